@@ -34,7 +34,13 @@ from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.stats import DecodeStats, PhaseTimer
 from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.core.target.state import BatchState
-from polydraft.core.verification import FINISH_REASONS, NO_VALID_TOKEN, keep_contiguous_prefix, truncate_at_stop
+from polydraft.core.verification import (
+    FINISH_REASONS,
+    NO_VALID_TOKEN,
+    VerificationResult,
+    keep_contiguous_prefix,
+    truncate_at_stop,
+)
 from polydraft.core.verifiers.base import Verifier
 
 
@@ -46,26 +52,26 @@ class Method:
     target: CausalTarget
     drafter: Drafter
     verifier: Verifier
-    sampler: Any = Sampler()  # distributions of the target's outputs; latents have another kind (`core.continuous`)
+    sampler: Any = Sampler()  # or `LatentSampler` of `core.continuous`: from the target's outputs to distributions
     guarantee: str = ""  # overrides the verifier's where this machine fails `core.target.conformance`
-    threads: ThreadTuner = field(default_factory=ThreadTuner, repr=False, compare=False)  # of its passes on CPUs
-    pass_times: PassTimes | None = field(default=None, repr=False, compare=False)  # that draft sizes were chosen by
+    threads: ThreadTuner = field(default_factory=ThreadTuner, repr=False, compare=False)  # chooses CPU thread counts
+    pass_times: PassTimes | None = field(default=None, repr=False, compare=False)  # by which the draft size was chosen
     # CUDA graphs of finished batches, for later batches; see `core.cuda_graphs`
     captured_graphs: list[CapturedGraph] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def effective_guarantee(self) -> str:
-        """Return the guarantee that results are labelled with: "identical", "exact" or "lossy"."""
+        """Return the guarantee that results are labelled with, such as "identical", "exact" or "lossy"."""
         return self.guarantee or self.verifier.guarantee
 
     def make_noise(self, prompts: list[PromptInputs]) -> Noise:
-        """Create the noise of new rows."""
-        rows, device = len(prompts), self.target.device
+        """Create the random numbers of new batch rows, one per prompt, keyed by the prompt's seed and segment."""
+        num_rows, device = len(prompts), self.target.device
         seeds = torch.tensor([prompt.seed for prompt in prompts], dtype=torch.long, device=device)
         segments = torch.tensor([prompt.segment for prompt in prompts], dtype=torch.long, device=device)
         temperatures = [prompt.sampling_params.temperature for prompt in prompts]
         greedy = torch.tensor([temperature == 0 for temperature in temperatures], dtype=torch.bool, device=device)
-        pass_index = torch.zeros(rows, dtype=torch.long, device=device)
+        pass_index = torch.zeros(num_rows, dtype=torch.long, device=device)
         return Noise(
             seeds, segments, pass_index, greedy, temperatures, self.target.vocab_size, self.verifier.uses_shared_noise
         )
@@ -73,13 +79,13 @@ class Method:
 
 @dataclass
 class Request:
-    """State of a request on the host."""
+    """Generated tokens and statistics of a request, on the host."""
 
     id: int
     stats: DecodeStats
-    ids: list[Any] = field(default_factory=list)  # generated tokens: numbers, or lists of coordinates
-    finish: str = "cancelled"  # why it ended; "cancelled" while it is running
-    error: PolydraftError | None = None  # of a request that finished as "impossible"
+    ids: list[Any] = field(default_factory=list)  # generated tokens: ids, or lists of a latent's coordinates
+    finish: str = "cancelled"  # finish reason; "cancelled" while it is running
+    error: PolydraftError | None = None  # set if the finish reason is "impossible"
 
 
 @dataclass
@@ -89,17 +95,22 @@ class Batch:
     state: BatchState
     noise: Noise
     drafter_state: Any = None
-    running: list[Request] = field(default_factory=list)  # in the order of the rows
-    requests: dict[int, Request] = field(default_factory=dict)
+    running: list[Request] = field(default_factory=list)  # in the order of the batch rows
+    requests: dict[int, Request] = field(default_factory=dict)  # by request id
     timer: PhaseTimer = field(default_factory=PhaseTimer)
     graph_runner: CudaGraphRunner = field(default_factory=CudaGraphRunner)
 
     def __len__(self) -> int:
+        """Return the number of running requests, B."""
         return len(self.running)
 
     def release(self, request: int) -> Request:
-        """Remove a finished request from the batch and return it."""
-        if any(row.id == request for row in self.running):
+        """Return a finished request, given its id, and drop it from `requests`.
+
+        Raises:
+            InvalidArgument: the request is still running.
+        """
+        if any(running.id == request for running in self.running):
             raise InvalidArgument(f"request {request} is running; remove it before it is released.")
         return self.requests.pop(request)
 
@@ -108,18 +119,15 @@ class Batch:
         return [self.requests[request] for request in sorted(self.requests)]
 
     def outputs(self) -> list[Tensor]:
-        """Return the tokens of every request so far, `[T]` or `[T, C]`, sorted by request id."""
-        like = self.state.tokens
-        return [
-            torch.tensor(request.ids, dtype=like.dtype).view(-1, *like.shape[2:])
-            for request in self.requests_in_order()
-        ]
+        """Return the generated tokens of every request so far, sorted by request id: `[T]` ids or `[T, C]` latents."""
+        dtype, token_shape = self.state.tokens.dtype, self.state.tokens.shape[2:]  # () for ids, (C,) for latents
+        return [torch.tensor(request.ids, dtype=dtype).view(-1, *token_shape) for request in self.requests_in_order()]
 
     def finish_reasons(self) -> list[str]:
-        """Return why each request ended, sorted by request id.
+        """Return the finish reason of each request, sorted by request id.
 
-        It is "eos", "length", "impossible" (see the request's error), the reason it was stopped for, or "cancelled"
-        while it is running.
+        It is "eos", "length", "impossible" (see the request's error), a reason passed to `remove_requests`, or
+        "cancelled" while the request is running.
         """
         return [request.finish for request in self.requests_in_order()]
 
@@ -131,29 +139,29 @@ class Batch:
 
     @property
     def stats(self) -> dict[int, DecodeStats]:
-        """Return the statistics by request id."""
+        """Return the statistics of all requests, by request id."""
         return {request.id: request.stats for request in self.requests_in_order()}
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Result of one target pass on the host, with one entry per row that took part."""
+    """Result of one target pass on the host; lists have one entry per running request unless noted."""
 
-    requests: list[int]  # ids of the requests
-    generated: list[int]  # tokens that each had before the step
+    requests: list[int]  # request ids
+    num_generated_before: list[int]  # generated tokens of each request before the step
     committed: list[list[Any]]  # tokens that the step committed
-    accepted: list[int]  # how many of them had been drafted
-    ended: list[int]  # ids of the requests that the step ended
+    num_accepted: list[int]  # number of those that had been drafted
+    ended_requests: list[int]  # ids of the requests that the step ended, any number
 
     @property
-    def counts(self) -> list[int]:
-        """Return the number of tokens that the step committed, per row."""
+    def num_committed(self) -> list[int]:
+        """Return the number of tokens that the step committed, per running request."""
         return [len(tokens) for tokens in self.committed]
 
 
 @torch.inference_mode()
 def start_batch(method: Method, prompts: list[PromptInputs], ids: list[int] | None = None) -> Batch:
-    """Prefill a new batch of `prompts`, whose request ids default to 0, 1, …"""
+    """Return a new batch with prefilled `prompts`; `ids` are their request ids, by default 0, 1, …"""
     graph_runner = CudaGraphRunner(graph_recorder(method.target), method.captured_graphs)
     batch = Batch(method.target.empty_state(), method.make_noise([]), graph_runner=graph_runner)
     add_requests(method, batch, prompts, list(range(len(prompts))) if ids is None else ids)
@@ -162,13 +170,13 @@ def start_batch(method: Method, prompts: list[PromptInputs], ids: list[int] | No
 
 @torch.inference_mode()
 def add_requests(method: Method, batch: Batch, prompts: list[PromptInputs], ids: list[int]) -> None:
-    """Prefill target and drafter with `prompts`, and append them to the running rows.
+    """Prefill target and drafter with `prompts`, and append them to the batch as running requests.
 
     Args:
         method (Method): decoding method of the batch.
         batch (Batch): batch to extend.
         prompts (list[PromptInputs]): one per new request.
-        ids (list[int]): request ids, none of which is in use.
+        ids (list[int]): request ids, distinct and not in use.
 
     Raises:
         InvalidArgument: an id is in use or given twice, or a prompt does not fit the target.
@@ -178,64 +186,67 @@ def add_requests(method: Method, batch: Batch, prompts: list[PromptInputs], ids:
     if not prompts:
         return
     batch.timer.end_phase("idle")
-    batch.graph_runner.invalidate()
+    batch.graph_runner.invalidate()  # captured graphs are for the old batch size
     with method.threads.apply():
         prefilled = method.target.prefill(batch.state, prompts)
         batch.drafter_state = method.drafter.begin(batch.drafter_state, prefilled)
     batch.noise.append_rows(method.make_noise(prompts))
-    for request in ids:
-        batch.requests[request] = Request(request, DecodeStats(method.name, method.effective_guarantee))
-        batch.running.append(batch.requests[request])
+    for request_id in ids:
+        request = Request(request_id, DecodeStats(method.name, method.effective_guarantee))
+        batch.requests[request_id] = request
+        batch.running.append(request)
     batch.timer.end_phase("prefill")
 
 
 @torch.inference_mode()
 def remove_requests(batch: Batch, reasons: Mapping[int, str]) -> None:
-    """Remove requests from the running rows; their tokens stay until they are released.
+    """Remove requests from the running ones; their tokens and statistics stay in `batch.requests`.
 
     Args:
         batch (Batch): batch of the requests.
         reasons (Mapping[int, str]): finish reason by request id.
     """
-    removed = [row for row, request in enumerate(batch.running) if request.id in reasons]
-    if not removed:
+    removed_rows = [row for row, request in enumerate(batch.running) if request.id in reasons]
+    if not removed_rows:
         return
-    for row in removed:
-        batch.running[row].finish = reasons[batch.running[row].id]
-    removal = RowRemoval.from_rows(removed, len(batch.running))
+    for row in removed_rows:
+        request = batch.running[row]
+        request.finish = reasons[request.id]
+    removal = RowRemoval.from_rows(removed_rows, len(batch.running))
     batch.running = removal.apply_to_list(batch.running)
     batch.state.remove_rows(removal)
     batch.noise.remove_rows(removal)
     if batch.drafter_state is not None:
         batch.drafter_state.remove_rows(removal)
     if removal.num_kept:
-        batch.graph_runner.invalidate()
+        batch.graph_runner.invalidate()  # captured graphs are for the old batch size
     else:
-        batch.graph_runner.return_graph(batch.state, [batch.drafter_state])
+        batch.graph_runner.return_graph(batch.state, [batch.drafter_state])  # a later batch may reuse it
 
 
 @torch.inference_mode()
 def decode_step(method: Method, batch: Batch) -> StepResult:
-    """Run one target pass over every row of `batch`, and remove the rows that end."""
+    """Run one draft-and-verify step for all running requests, and remove those that end."""
     batch.timer.end_phase("idle")  # time spent by the caller between steps
+    score_seconds_before = batch.timer.seconds["score"]
     device_step = partial(decode_step_on_device, method, batch)
-    score_seconds = batch.timer.seconds["score"]
     with method.threads.measure() as measured:
+        # launches the step, or replays it as a CUDA graph
         readback = batch.graph_runner.run(
             device_step, batch.timer.end_phase, batch.state, [batch.noise, batch.drafter_state]
         )
         result = apply_readback(batch, readback)
         measured.method, measured.size = method.name, readback.num_scored
     if method.pass_times is not None:
-        seconds = measured.compute_seconds(batch.timer.seconds["score"] - score_seconds)
-        method.pass_times.observe(readback.num_scored - 1, seconds)
-    remove_requests(batch, {request: batch.requests[request].finish for request in result.ended})
+        score_seconds = measured.compute_seconds(batch.timer.seconds["score"] - score_seconds_before)
+        method.pass_times.observe(readback.num_scored - 1, score_seconds)
+    remove_requests(batch, {request: batch.requests[request].finish for request in result.ended_requests})
     batch.timer.end_phase("rest")
     return result
 
 
 def decode(method: Method, batch: Batch) -> Iterator[StepResult]:
-    """Run decoding steps until every row has ended."""
+    """Run decoding steps until no request is running, and yield the result of each."""
     while len(batch):
         yield decode_step(method, batch)
 
@@ -244,55 +255,78 @@ def decode(method: Method, batch: Batch) -> Iterator[StepResult]:
 class StepReadback:
     """Results of a step that the host reads, still on the device."""
 
-    # [B, 4 + …] per row: tokens committed, tokens accepted, finish reason, nodes drafted; then the flattened tokens
-    numbers: Tensor
-    tokens_shape: torch.Size  # [B, D+1, …]
-    drafter_passes: int
-    num_scored: int  # positions that the target scored, of all rows
+    # [B, 4 + …], one tensor for one transfer. Per batch row: number of committed tokens, of accepted tokens, finish
+    # reason, number of drafted nodes; then the committed tokens, flattened and padded
+    flat_results: Tensor
+    tokens_shape: torch.Size  # of the committed tokens, [B, D+1] for ids, [B, D+1, C] for latents
+    drafter_passes: int  # forward passes of the drafter's network
+    num_scored: int  # positions that the target scored, over all batch rows
 
 
 def decode_step_on_device(method: Method, batch: Batch, end_phase: EndPhase) -> StepReadback:
-    """Draft, score, verify and commit, without reading from the device."""
-    state = batch.state
+    """Draft, score, verify and commit for every batch row, without reading from the device.
 
-    # draft
-    draft = method.drafter.draft(state, batch.drafter_state, method.sampler, batch.noise)
-    if method.sampler.max_forced_run:
-        draft = fill_forced_tokens(draft, method.sampler, partial(generation_context, method, state))
+    Args:
+        method (Method): decoding method of the batch.
+        batch (Batch): batch whose device state is advanced; requests on the host are updated by `apply_readback`.
+        end_phase (EndPhase): called with the name of every phase that ends.
+    """
+    state, sampler, noise = batch.state, method.sampler, batch.noise
+
+    # draft: x_1 … x_N ~ q, a tree of tokens after the last committed token of every batch row
+    draft = method.drafter.draft(state, batch.drafter_state, sampler, noise)
+    if sampler.max_forced_run:  # tokens that are the only choice of the grammar need no drafter
+        draft = fill_forced_tokens(draft, sampler, partial(generation_context, method, state))
     end_phase("draft")
 
-    # score
+    # score: one target pass over all nodes
     target_output = method.target.score(state, draft)
     end_phase("score")
 
-    # verify
+    # verify: p at every node; the longest accepted path, and the bonus token after it
     context = generation_context(method, state, draft)
-    distribution = method.sampler(target_output.outputs, state.sampling_tensors, context)
-    result = method.verifier.verify(draft, distribution, batch.noise, state.num_generated)
+    distribution = sampler(target_output.outputs, state.sampling_tensors, context)
+    result = method.verifier.verify(draft, distribution, noise, state.num_generated)
     if method.verifier.guarantee == "identical" and not draft.is_chain:
-        result = keep_contiguous_prefix(result)
+        result = keep_contiguous_prefix(result)  # KV entries that move would change the last bits of later logits
+
+    # stop: at the first stop token, at the budget, and before a token that may not be sampled
     budget = state.max_new_tokens - state.num_generated
     is_allowed = distribution.is_allowed(result.token_indices, result.tokens)
     if state.is_finite is not None:
         is_allowed = is_allowed & state.is_finite
-    result = truncate_at_stop(result, budget, method.sampler.stop_token_mask, is_allowed)
+    result = truncate_at_stop(result, budget, sampler.stop_token_mask, is_allowed)
+    num_drafted = (draft.valid & (draft.depth[:, 1:] <= budget[:, None])).sum(1)  # nodes beyond the budget do not count
     end_phase("verify")
 
-    # commit
-    num_drafted = (draft.valid & (draft.depth[:, 1:] <= budget[:, None])).sum(1)  # nodes beyond the budget do not count
+    # commit: tokens and KV entries of the target, then the drafter's state
     method.target.commit(state, draft, result)
     outcome = DraftOutcome(draft, distribution, target_output.hidden_states, result)
     method.drafter.observe(state, batch.drafter_state, outcome)
-    batch.noise.next_pass()
+    noise.next_pass()
+    return make_readback(draft, result, num_drafted)
 
+
+def make_readback(draft: Draft, result: VerificationResult, num_drafted: Tensor) -> StepReadback:
+    """Pack the results of a step into one tensor, so that the host reads them in one transfer.
+
+    Args:
+        draft (Draft): verified draft.
+        result (VerificationResult): its verification, truncated at the end of every batch row.
+        num_drafted (Tensor): `[B]` drafted nodes within each batch row's budget.
+    """
     assert result.finish_reason is not None
-    numbers = torch.stack([result.num_committed, result.num_accepted, result.finish_reason, num_drafted], 1)
-    numbers = torch.cat([numbers.to(result.tokens.dtype), result.tokens.flatten(1)], 1)
-    return StepReadback(numbers, result.tokens.shape, draft.drafter_passes, len(numbers) * (draft.size + 1))
+    counts = torch.stack([result.num_committed, result.num_accepted, result.finish_reason, num_drafted], 1)  # [B, 4]
+    flat_results = torch.cat([counts.to(result.tokens.dtype), result.tokens.flatten(1)], 1)
+    num_scored = len(counts) * (draft.size + 1)
+    return StepReadback(flat_results, result.tokens.shape, draft.drafter_passes, num_scored)
 
 
 def generation_context(method: Method, state: BatchState, draft: Draft) -> GenerationContext | None:
-    """Return the generation context at every tree index of `draft`; None if the sampler reads logits alone."""
+    """Return the tokens and positions before every tree index of `draft`, `[B, N+1, …]`, for logits processors.
+
+    None if no logits processor of the batch reads them.
+    """
     if not method.sampler.depends_on_history(state.sampling_tensors):
         return None
     positions = state.num_generated[:, None] + draft.depth
@@ -301,25 +335,33 @@ def generation_context(method: Method, state: BatchState, draft: Draft) -> Gener
 
 
 def apply_readback(batch: Batch, readback: StepReadback) -> StepResult:
-    """Read the results of a step from the device, in one transfer, and update the requests."""
-    numbers = readback.numbers.cpu()
-    counts, tokens = numbers[:, :4].long().tolist(), numbers[:, 4:].view(readback.tokens_shape).tolist()
-    requests = [request.id for request in batch.running]
-    num_before = [len(request.ids) for request in batch.running]
-    committed, accepted, ended = [], [], []
+    """Read the results of a step from the device, in one transfer, and update the running requests.
+
+    Tokens, statistics and finish reasons of the requests are updated; requests that ended stay in the batch.
+    """
+    flat_results = readback.flat_results.cpu()
+    counts, tokens = flat_results[:, :4].long().tolist(), flat_results[:, 4:].view(readback.tokens_shape).tolist()
+    result = StepResult(
+        requests=[request.id for request in batch.running],
+        num_generated_before=[len(request.ids) for request in batch.running],
+        committed=[],
+        num_accepted=[],
+        ended_requests=[],
+    )
     for row, request in enumerate(batch.running):
         num_committed, num_accepted, finish_reason, num_drafted = counts[row]
-        committed.append(tokens[row][:num_committed])
-        accepted.append(num_accepted)
-        request.ids += committed[row]
+        committed_tokens = tokens[row][:num_committed]
+        result.committed.append(committed_tokens)
+        result.num_accepted.append(num_accepted)
+        request.ids += committed_tokens
         request.stats.record_pass(num_drafted, num_accepted, num_committed, readback.drafter_passes)
         batch.state.seq_lens[row] += num_committed
         if reason := FINISH_REASONS[finish_reason]:
             request.finish = reason
-            ended.append(request.id)
+            result.ended_requests.append(request.id)
         if finish_reason == NO_VALID_TOKEN:
             request.error = InvalidArgument(
                 f"nothing may follow token {len(request.ids)} of request {request.id}: grammar and sampling rule out "
                 "every id, or the model's outputs are not finite; loosen them, or use float32."
             )
-    return StepResult(requests, num_before, committed, accepted, ended)
+    return result

@@ -20,14 +20,15 @@ from polydraft.core.tokens import batch_gather, batch_where
 class ParallelRowsLayout:
     """Layout of a draft that continues K open image rows of W tokens each (`core.drafters.jacobi.parallel_rows`).
 
-    w is the number of guesses per open row and pass, C = N + 1 the number of scored positions.
+    w is the number of guesses per open image row and pass, C = N + 1 the number of scored positions. A token is settled
+    once a pass has accepted it, even if it is not committed because earlier tokens are missing.
     """
 
     ids: Tensor  # [B, K, W] settled token ids, then guesses
-    num_settled: Tensor  # [B, K] how many of `ids` are settled
-    num_guesses: Tensor  # [B, K] how many guesses follow the settled ones
-    was_drafted: Tensor  # [B, K, W] bool, settled ids that were drafted before
-    num_committed: Tensor  # [B] how many ids of the first open row are committed
+    num_settled: Tensor  # [B, K] number of settled ids
+    num_guesses: Tensor  # [B, K] number of guesses after the settled ids
+    was_drafted: Tensor  # [B, K, W] bool, settled ids that were accepted guesses
+    num_committed: Tensor  # [B] number of committed ids of the first open image row
     verified: Tensor  # [B, K, w + 1] bool, scored positions whose target token is used
     starts_at_root: Tensor  # [B] bool, the first scored position is the root
     kv_slots: Tensor  # [B, C] KV slot of every scored position, counted from the committed ones
@@ -44,7 +45,7 @@ class Draft:
     valid: Tensor  # [B, N] bool, False where a row has fewer nodes
     max_depth: int  # upper bound of the depth of all nodes, known without reading from the device
     is_chain: bool = False  # every row is a chain in order, so no KV entry moves when it is committed
-    drafter_passes: int = 0  # network passes that the drafter spent on it
+    drafter_passes: int = 0  # forward passes of the drafter's network
     # How the tokens were drawn. For ids: [B, N+1, V] log probabilities that the children of every tree index were
     # drawn from, in the order of their node indices; None where they were picked deterministically (a one-hot
     # distribution). For latents: the sampled trajectories that led to them (`core.continuous.denoising`).
@@ -54,15 +55,22 @@ class Draft:
 
     @staticmethod
     def from_chain(tokens: Tensor, valid: Tensor | None = None, drafter_passes: int = 0, q: Any = None) -> Draft:
-        """Build a chain from `[B, N]` ids or `[B, N, C]` latents; an invalid node invalidates all that follow it."""
-        rows, nodes = tokens.shape[:2]
-        parents = torch.arange(-1, nodes - 1, device=tokens.device).expand(rows, nodes)
+        """Build a chain: every node is the child of the one before it.
+
+        Args:
+            tokens (Tensor): `[B, N]` ids or `[B, N, C]` latents.
+            valid (Tensor | None): `[B, N]` bool; an invalid node invalidates all that follow it. None: all are valid.
+            drafter_passes (int): forward passes of the drafter's network.
+            q (Any): distribution that the tokens were drawn from; see the field `q`.
+        """
+        num_rows, num_nodes = tokens.shape[:2]
+        parents = torch.arange(-1, num_nodes - 1, device=tokens.device).expand(num_rows, num_nodes)
         valid = torch.ones_like(parents, dtype=torch.bool) if valid is None else valid.cumprod(1).bool()
-        return Draft(tokens, parents, valid, nodes, is_chain=True, drafter_passes=drafter_passes, q=q)
+        return Draft(tokens, parents, valid, num_nodes, is_chain=True, drafter_passes=drafter_passes, q=q)
 
     @staticmethod
     def empty(like: Tensor) -> Draft:
-        """Build a draft without nodes for the rows of tokens `[B, …]`, which is plain decoding."""
+        """Build a draft without nodes (plain decoding) with the batch size and type of the tokens `like` `[B, …]`."""
         return Draft.from_chain(like[:, :0])
 
     def with_passes(self, drafter_passes: int, q: Any = None) -> Draft:
@@ -70,33 +78,36 @@ class Draft:
         return replace(self, drafter_passes=drafter_passes, q=q)
 
     def without_invalid_q(self) -> Draft:
-        """Return the draft of ids without nodes whose `q` comes from NaN or infinite logits.
+        """Return the draft of token ids in which nodes are invalid whose `q` comes from NaN or infinite logits.
 
-        A ratio test against such a `q` would mean nothing. Whether it is valid depends on the ancestors of a node alone
-        and not on the id that was drawn, so exact methods stay exact.
+        A ratio test against such a `q` would mean nothing. Whether it is finite depends on the ancestors of a node
+        alone and not on the id that was drawn, so exact methods stay exact.
         """
-        rows = cached_arange(len(self.tokens), self.tokens.device)[:, None]
-        return replace(self, valid=self.valid & (self.q[rows, self.parents + 1, self.tokens] > -torch.inf))
+        batch_rows = cached_arange(len(self.tokens), self.tokens.device)[:, None]
+        log_q = self.q[batch_rows, self.parents + 1, self.tokens]  # [B, N] of every node's own token
+        return replace(self, valid=self.valid & (log_q > -torch.inf))
 
-    def prepend_stem(self, stem: Tensor, counts: Tensor, max_nodes: int) -> Draft:
-        """Return the trees below chains: the first `counts[b]` ids of `stem` come between the root and the tree.
+    def prepend_chain(self, chain: Tensor, chain_lens: Tensor, max_nodes: int) -> Draft:
+        """Return drafts that put a chain of tokens between the root and the tree of every batch row.
 
-        Nodes that exceed `max_nodes` are dropped from the end. How many that are does not depend on the number of nodes
-        of other rows.
+        Nodes that exceed `max_nodes` are dropped from the end. How many those are does not depend on the number of
+        nodes of other batch rows.
 
         Args:
-            stem (Tensor): `[B, M]` token ids.
-            counts (Tensor): `[B]`, how many ids of the stem each row uses.
-            max_nodes (int): nodes of the result, at least as many as the trees have.
+            chain (Tensor): `[B, M]` (latents: `[B, M, C]`) tokens.
+            chain_lens (Tensor): `[B]` number of tokens of `chain` that each batch row uses.
+            max_nodes (int): number of nodes of the result, at least N.
         """
-        index = cached_arange(max_nodes, stem.device).expand(len(stem), -1)
-        node, in_stem = index - counts[:, None], index < counts[:, None]
-        source = node.clamp(0, self.size - 1)
-        stem_tokens = batch_gather(stem, index.clamp(max=stem.shape[1] - 1))
-        tokens = batch_where(in_stem, stem_tokens, batch_gather(self.tokens, source))
-        parents = torch.where(in_stem, index - 1, self.parents.gather(1, source) + counts[:, None])
-        valid = in_stem | (self.valid.gather(1, source) & (node < self.size))
-        max_depth = min(max_nodes, self.max_depth + stem.shape[1])
+        index = cached_arange(max_nodes, chain.device).expand(len(chain), -1)  # [B, max_nodes], of the new nodes
+        in_chain = index < chain_lens[:, None]
+        tree_node = index - chain_lens[:, None]  # node of the old tree that becomes the new node
+        source = tree_node.clamp(0, self.size - 1)
+        chain_tokens = batch_gather(chain, index.clamp(max=chain.shape[1] - 1))
+        tokens = batch_where(in_chain, chain_tokens, batch_gather(self.tokens, source))
+        # Children of the old root (parent -1) become children of the chain's last node, chain_lens - 1.
+        parents = torch.where(in_chain, index - 1, self.parents.gather(1, source) + chain_lens[:, None])
+        valid = in_chain | (self.valid.gather(1, source) & (tree_node < self.size))
+        max_depth = min(max_nodes, self.max_depth + chain.shape[1])
         return replace(self, tokens=tokens, parents=parents, valid=valid, max_depth=max_depth, template=None)
 
     @property
@@ -111,46 +122,47 @@ class Draft:
 
     @cached_property
     def ancestor_mask(self) -> Tensor:
-        """Return the tree attention mask `[B, N+1, N+1]` bool: tree index j is i itself or one of its ancestors."""
-        rows, nodes = self.tokens.shape[:2]
+        """Return the tree attention mask, `[B, N+1, N+1]` bool: entry (i, j) is true if j is i or an ancestor of i."""
+        num_rows, num_nodes = self.tokens.shape[:2]
         if self.template is not None:
-            return self.template.ancestor_mask.expand(rows, -1, -1)
+            return self.template.ancestor_mask.expand(num_rows, -1, -1)
         if self.is_chain:
-            causal = torch.ones(nodes + 1, nodes + 1, dtype=torch.bool, device=self.tokens.device).tril()
-            return causal.expand(rows, -1, -1)
-        reachable = torch.eye(nodes + 1, device=self.tokens.device).repeat(rows, 1, 1)
-        reachable[:, 1:].scatter_(2, (self.parents + 1)[..., None], 1)
-        for _ in range(max(1, self.max_depth).bit_length()):  # squaring doubles the distance: parents, grandparents, …
-            reachable = torch.bmm(reachable, reachable).clamp_(max=1)
-        return reachable > 0
+            causal_mask = torch.ones(num_nodes + 1, num_nodes + 1, dtype=torch.bool, device=self.tokens.device).tril()
+            return causal_mask.expand(num_rows, -1, -1)
+        # Adjacency of indices and parents; each squaring doubles the distance covered: parents, grandparents, …
+        is_ancestor = torch.eye(num_nodes + 1, device=self.tokens.device).repeat(num_rows, 1, 1)
+        is_ancestor[:, 1:].scatter_(2, (self.parents + 1)[..., None], 1)
+        for _ in range(max(1, self.max_depth).bit_length()):
+            is_ancestor = torch.bmm(is_ancestor, is_ancestor).clamp_(max=1)
+        return is_ancestor > 0
 
     @cached_property
     def root_paths(self) -> Tensor:
-        """Return the paths of tree indices from the root to every index, `[B, N+1, D+1]`; padding is undefined.
+        """Return the path of tree indices from the root to every tree index, `[B, N+1, D+1]`; padding is undefined.
 
-        The last entry of a path is the index itself. EAGLE calls these `retrieve_indices`.
+        A path ends with the index itself. D is the largest depth. EAGLE calls these `retrieve_indices`.
         """
-        rows, indices = len(self.tokens), cached_arange(self.size + 1, self.tokens.device)
+        num_rows, indices = len(self.tokens), cached_arange(self.size + 1, self.tokens.device)
         if self.template is not None:
-            return self.template.root_paths.expand(rows, -1, -1)
+            return self.template.root_paths.expand(num_rows, -1, -1)
         if self.is_chain:
-            return indices.expand(rows, len(indices), -1)
-        # an ancestor is written at its depth, any other index past the end, which is cut off
-        depth = torch.where(self.ancestor_mask, self.num_ancestors[:, None], len(indices))
-        paths = indices.new_zeros(rows, len(indices), len(indices) + 1)
-        return paths.scatter_(2, depth, indices.expand_as(depth))[..., : min(self.size, self.max_depth) + 1]
+            return indices.expand(num_rows, len(indices), -1)
+        # An ancestor is written to the entry of its depth, any other index to an extra last entry, which is cut off.
+        entry = torch.where(self.ancestor_mask, self.num_ancestors[:, None], len(indices))  # [B, N+1, N+1]
+        paths = indices.new_zeros(num_rows, len(indices), len(indices) + 1)
+        return paths.scatter_(2, entry, indices.expand_as(entry))[..., : min(self.size, self.max_depth) + 1]
 
     def path_tokens(self, roots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens from the root to every tree index; padding is undefined.
+        """Return the tokens on the path from the root to every tree index; padding is undefined.
 
         Args:
-            roots (Tensor): `[B, 1, …]` root tokens.
+            roots (Tensor): `[B, 1]` (latents: `[B, 1, C]`) root tokens, the last committed ones.
 
         Returns:
-            Tensor: `[B, N+1, D, …]` tokens of the paths, the root first.
-            Tensor: `[B, N+1]`, how many tokens of each path follow the root.
+            Tensor: `[B, N+1, D+1]` (latents: `[B, N+1, D+1, C]`) tokens of the paths, the root first.
+            Tensor: `[B, N+1]` number of tokens of each path after the root.
         """
-        tree_tokens = torch.cat([roots, self.tokens], 1)
+        tree_tokens = torch.cat([roots, self.tokens], 1)  # [B, N+1, …]
         if self.is_chain:
             return tree_tokens[:, None].expand(-1, tree_tokens.shape[1], *tree_tokens.shape[1:]), self.num_ancestors
         tokens = batch_gather(tree_tokens, self.root_paths.flatten(1)).unflatten(1, self.root_paths.shape[1:])
@@ -158,7 +170,7 @@ class Draft:
 
     @property
     def depth(self) -> Tensor:
-        """Return the distance from the root in positions, `[B, N+1]` int64, the root itself included."""
+        """Return the distance of every tree index from the root in positions, `[B, N+1]` int64; 0 for the root."""
         return self.num_ancestors if self.parallel_rows is None else self.parallel_rows.depth
 
     @cached_property
@@ -174,13 +186,13 @@ class Draft:
 def max_without_sync(counts: Tensor, upper_bound: int) -> int:
     """Return the maximum of `counts` on the CPU; on accelerators `upper_bound`, which needs no device sync.
 
-    Shapes then stay the same from pass to pass there.
+    On accelerators, tensor shapes that depend on it stay the same from pass to pass, as CUDA graphs require.
     """
     return int(counts.max()) if counts.device.type == "cpu" else upper_bound
 
 
 def all_equal_without_sync(flags: Tensor) -> bool | None:
-    """Return the value that all of `flags` have; None where they differ, and on accelerators (no device sync)."""
+    """Return the bool that all `flags` (any shape) equal; None if they differ, and on accelerators (no device sync)."""
     if flags.device.type != "cpu":
         return None
     values = set(flags.flatten().tolist())

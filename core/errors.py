@@ -12,8 +12,9 @@ from __future__ import annotations
 class PolydraftError(Exception):
     """Base class of all exceptions that polydraft raises on purpose; `str(error)` is fit to show to a user."""
 
-    # Exactly one argument: OSError would turn two into "[Errno …] …".
+    # Exactly one argument, because OSError turns two into "[Errno …] …".
     def __init__(self, message: str) -> None:
+        """Set the message, one sentence for the user."""
         super().__init__(message)
 
 

@@ -12,26 +12,27 @@ import torch
 
 
 class PhaseTimer:
-    """Timer that attributes every stretch of wall time to a phase."""
+    """Timer that divides the wall time of a batch among phases: prefill, draft, score, verify and rest."""
 
     def __init__(self, synchronize: bool = False) -> None:
         """Start timing.
 
         Args:
-            synchronize (bool): end a phase only when the accelerator has finished its work. Without it a phase is the
-                time to launch the work, and the one read of a pass waits for the rest; the sum is right either way.
+            synchronize (bool): Wait for the accelerator at the end of every phase. Without it a phase is the time to
+                launch its kernels, and the phase that copies results to the host includes the wait for all of them; the
+                sum over phases is right either way.
         """
-        self.seconds: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()  # by phase
         self.synchronize = synchronize
-        self.last = time.perf_counter()
+        self.last = time.perf_counter()  # end of the last phase
 
     @property
     def decode_seconds(self) -> float:
-        """Return the seconds of all passes: drafting, scoring, verifying and committing."""
-        return sum(self.seconds[name] for name in ("draft", "score", "verify", "rest"))
+        """Return the seconds of all phases but prefill."""
+        return sum(self.seconds[phase] for phase in ("draft", "score", "verify", "rest"))
 
     def end_phase(self, phase: str) -> None:
-        """Count the time since the end of the last phase as `phase`."""
+        """Add the time since the end of the last phase to `phase` ("prefill", "draft", "score", "verify" or "rest")."""
         if torch.accelerator.is_available() and (self.synchronize or phase == "prefill"):
             torch.accelerator.synchronize()
         now = time.perf_counter()
@@ -41,21 +42,21 @@ class PhaseTimer:
 
 @dataclass
 class DecodeStats:
-    """Decoding statistics of one row, or of several (`sum_rows`, `sum_runs`).
+    """Decoding statistics of one batch row, or of several (`sum_rows`, `sum_runs`).
 
     Seconds are wall time of the batch the row was in; where steps are replayed (`core.cuda_graphs`) all of a step
     counts as scoring.
     """
 
-    method: str
-    guarantee: str
-    tokens: int = 0  # committed, without those after the end of the row, whatever ended it
-    target_passes: int = 0  # passes that scored drafts, without prefill
-    drafter_passes: int = 0
-    drafted: int = 0  # nodes
-    accepted: int = 0  # nodes
+    method: str  # name of the decoding method
+    guarantee: str  # of its results, such as "identical", "exact (ties apart)" or "lossy"
+    tokens: int = 0  # committed tokens, without those after the stop point of the row
+    target_passes: int = 0  # target passes that scored drafts, without prefill
+    drafter_passes: int = 0  # forward passes of the drafter's network
+    drafted: int = 0  # draft nodes, summed over passes
+    accepted: int = 0  # accepted draft nodes, summed over passes
     most_drafted: int = 0  # nodes of the largest draft
-    accepted_at: Counter[int] = field(default_factory=Counter)  # how often depth i, from 1, was accepted
+    accepted_at: Counter[int] = field(default_factory=Counter)  # by depth from 1: passes that accepted a node there
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -80,9 +81,9 @@ class DecodeStats:
 
     @property
     def passes_by_accepted(self) -> list[int]:
-        """Return the passes that accepted exactly i drafted tokens, i from 0 to the size of the largest draft."""
-        at_least = [self.target_passes, *(self.accepted_at[i] for i in range(1, self.most_drafted + 2))]
-        return [passes - more for passes, more in pairwise(at_least)]
+        """Return the numbers of passes that accepted exactly i drafted tokens, for i = 0 … `most_drafted`."""
+        at_least = [self.target_passes, *(self.accepted_at[i] for i in range(1, self.most_drafted + 2))]  # i or more
+        return [passes - passes_with_more for passes, passes_with_more in pairwise(at_least)]
 
     @property
     def tokens_per_second(self) -> float:
@@ -100,7 +101,14 @@ class DecodeStats:
         return self.guarantee != "lossy"
 
     def record_pass(self, drafted: int, accepted: int, tokens: int, drafter_passes: int) -> None:
-        """Count one target pass of one row."""
+        """Count one target pass of one batch row.
+
+        Args:
+            drafted (int): Nodes of the row's draft.
+            accepted (int): Nodes that were accepted.
+            tokens (int): Tokens that were committed, usually `accepted` and the target's own.
+            drafter_passes (int): Network passes that the draft took.
+        """
         self.target_passes += 1
         self.drafter_passes += drafter_passes
         self.drafted += drafted
@@ -111,9 +119,14 @@ class DecodeStats:
             self.accepted_at.update(range(1, accepted + 1))
 
     def truncate_last_pass(self, accepted: int, tokens: int, kept: int) -> None:
-        """Keep only the first `kept` of the `tokens` that the last pass of one row was counted with.
+        """Correct the counts of the last pass of one batch row, of whose tokens only the first ones are kept.
 
-        The pass itself and what it drafted stay counted: both were needed for the tokens that are kept.
+        The pass and its drafted nodes stay counted, since both were needed for the tokens that are kept.
+
+        Args:
+            accepted (int): Accepted nodes that the pass was recorded with.
+            tokens (int): Committed tokens that the pass was recorded with.
+            kept (int): How many of these tokens are kept.
         """
         kept_drafts = min(accepted, kept)
         self.tokens -= tokens - kept
@@ -121,7 +134,7 @@ class DecodeStats:
         self.accepted_at -= Counter(range(kept_drafts + 1, accepted + 1))
 
     def set_times(self, timer: PhaseTimer) -> None:
-        """Copy phase times from the batch's timer."""
+        """Copy the phase times of the batch from its timer."""
         phases = timer.seconds
         self.prefill_seconds, self.draft_seconds = phases["prefill"], phases["draft"]
         self.score_seconds, self.verify_seconds = phases["score"], phases["verify"]
@@ -129,7 +142,10 @@ class DecodeStats:
 
     @classmethod
     def sum_rows(cls, rows: list[DecodeStats]) -> DecodeStats:
-        """Return the sum of counts over rows of one batch; times, which the rows share, are those of the first."""
+        """Return the statistics of all rows of one batch: counts are summed, and times are those of the first row.
+
+        Times are not summed because every row carries the wall time of the whole batch.
+        """
         total = replace(rows[0], accepted_at=Counter())
         for name in ("tokens", "target_passes", "drafter_passes", "drafted", "accepted"):
             setattr(total, name, sum(getattr(row, name) for row in rows))
@@ -140,14 +156,14 @@ class DecodeStats:
 
     @classmethod
     def sum_runs(cls, runs: list[DecodeStats]) -> DecodeStats:
-        """Return the sum of counts and times of runs one after another."""
+        """Return the statistics of runs that followed each other in time: both counts and times are summed."""
         total = cls.sum_rows(runs)
         for name in ("prefill_seconds", "draft_seconds", "score_seconds", "verify_seconds", "decode_seconds"):
             setattr(total, name, sum(getattr(run, name) for run in runs))
         return total
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the statistics that are reported as JSON."""
+        """Return the statistics that are reported as JSON, by name."""
         names = ("method", "guarantee", "exact", "tokens", "target_passes", "drafter_passes", "mean_accepted_length",
                  "acceptance_rate", "accepted_per_position", "prefill_seconds", "draft_seconds", "score_seconds",
                  "verify_seconds", "decode_seconds", "tokens_per_second")  # fmt: skip

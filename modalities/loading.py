@@ -23,7 +23,7 @@ from polydraft.core.checks.arguments import to_optional as or_none
 from polydraft.core.checks.extras import optional_import
 from polydraft.core.errors import UnknownModel
 from polydraft.core.folders.readers import convert_load_errors
-from polydraft.core.folders.stamps import Stamp
+from polydraft.core.folders.stamps import FolderSnapshot
 from polydraft.modalities.device_dtype import (
     DeviceMap,
     check_device_map,
@@ -32,7 +32,7 @@ from polydraft.modalities.device_dtype import (
     resolve_device,
     resolve_dtype,
 )
-from polydraft.modalities.model_card import ModelCard, embedded_models, folder_stamp, load_card, with_drafter
+from polydraft.modalities.model_card import ModelCard, embedded_models, folder_snapshot, load_card, with_drafter
 
 LOADING_LOCK = RLock()  # transformers sets the default dtype of the process while it loads, so loads must not overlap
 
@@ -79,7 +79,7 @@ def load(
         pipe = pipeline_class(card, method=method, device=resolved, dtype=resolve_dtype(dtype, resolved))
         pipe.check_settings()
         if drafter is not None:  # a drafter that cannot be loaded is refused now, not by the first request
-            pipe.load_drafter(card.registry.drafters[card.defaults["method"]].kind)
+            pipe.load_drafter(card.registry.drafters[card.defaults["method"]].drafter_kind)
         return pipe
 
 
@@ -104,15 +104,15 @@ def cached_pipeline(
     """
     check_method(model, method, modality, codec)
     names = to_name("model", model), or_none(to_name, "codec", codec), device_name(device), dtype_name(dtype)
-    return _pipeline_cache(modality)(*names, folder_stamp(model, codec))
+    return _pipeline_cache(modality)(*names, folder_snapshot(model, codec))
 
 
 @cache
-def _pipeline_cache(modality: str) -> Callable[[str, str | None, str, str, Stamp], Any]:
-    """Return a function that loads pipelines of a modality and keeps the last one; the stamp is part of its key."""
+def _pipeline_cache(modality: str) -> Callable[[str, str | None, str, str, FolderSnapshot], Any]:
+    """Return a function that loads pipelines of a modality and keeps the last one; a snapshot of the folders is part of its key."""
 
     @lru_cache(maxsize=1)
-    def load_pipeline(model: str, codec: str | None, device: str, dtype: str, stamp: Stamp) -> Any:
+    def load_pipeline(model: str, codec: str | None, device: str, dtype: str, stamp: FolderSnapshot) -> Any:
         return load(model, codec=codec, device=device, dtype=dtype, modality=modality)
 
     return load_pipeline

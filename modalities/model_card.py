@@ -23,7 +23,7 @@ from polydraft.core.errors import InvalidArgument, UnknownModel, UnsupportedMeth
 from polydraft.core.folders.fields import check_fields
 from polydraft.core.folders.json_files import is_present, read_json
 from polydraft.core.folders.readers import convert_load_errors
-from polydraft.core.folders.stamps import Stamp, stamp_folders
+from polydraft.core.folders.stamps import FolderSnapshot, snapshot_folders
 from polydraft.modalities import hub
 from polydraft.modalities.device_dtype import DeviceMap
 from polydraft.modalities.hub import Downloads
@@ -205,11 +205,11 @@ def load_card(name: str | Path, codec: str | Path | None = None, modality: str |
         WeightsError: a file of the folder is malformed.
     """
     name, codec = to_name("model", name), or_none(to_name, "codec", codec)
-    return _load_card(name, codec, or_none(to_string, "modality", modality), folder_stamp(name, codec))
+    return _load_card(name, codec, or_none(to_string, "modality", modality), folder_snapshot(name, codec))
 
 
 @lru_cache(maxsize=64)
-def _load_card(name: str, codec: str | None, modality: str | None, stamp: Stamp) -> ModelCard:
+def _load_card(name: str, codec: str | None, modality: str | None, stamp: FolderSnapshot) -> ModelCard:
     """Read a card; `stamp` is part of the cache key only."""
     folder = resolve_folder(name)
     if name and is_present(folder / MANIFEST):
@@ -238,7 +238,7 @@ def resolve_folder(name: str) -> Path:
     return folder if is_present(folder / MANIFEST) else Path(name)
 
 
-def folder_stamp(name: str | Path, *others: str | Path | None) -> Stamp:
+def folder_snapshot(name: str | Path, *others: str | Path | None) -> FolderSnapshot:
     """Return a value that differs once any file of a model's folder, or of one of `others`, has changed.
 
     Args:
@@ -246,7 +246,7 @@ def folder_stamp(name: str | Path, *others: str | Path | None) -> Stamp:
         others (str | Path | None): other folders that the model is loaded with; None and repositories are skipped.
     """
     folders = [Path(other) for other in others if other is not None]
-    return stamp_folders(resolve_folder(to_name("model", name)), *(folder for folder in folders if folder.is_dir()))
+    return snapshot_folders(resolve_folder(to_name("model", name)), *(folder for folder in folders if folder.is_dir()))
 
 
 def with_drafter(card: ModelCard, name: str) -> ModelCard:

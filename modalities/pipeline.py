@@ -42,7 +42,7 @@ from polydraft.core.methods.tuning import (
     time_passes,
 )
 from polydraft.core.model.decoder import max_context_len
-from polydraft.core.model.threads import ThreadTuner, has_free_cores, limit_threads, starting_level, thread_counts
+from polydraft.core.model.threads import ThreadTuner, has_free_cores, limit_threads, starting_count_index, thread_counts
 from polydraft.core.sampling.params import RepetitionAware, SamplingParams
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PromptInputs
@@ -238,7 +238,7 @@ class Pipeline(ABC):
         """Return the tuner of the number of threads of target passes; on accelerators it has no choice."""
         if guided not in self._tuners:
             counts = thread_counts() if self.device.type == "cpu" else ()
-            level = starting_level(counts)
+            level = starting_count_index(counts)
             with limit_threads(counts[level]) if counts else nullcontext():
                 counts = self.bitwise_equal_thread_counts(self.target(guided), counts) if len(counts) > 1 else counts
             self._tuners[guided] = ThreadTuner(counts, min(level, max(0, len(counts) - 1)))
@@ -362,7 +362,7 @@ class Pipeline(ABC):
         """Return the draft size N of the most tokens a second: the model's τ(N) over this machine's pass time t(N)."""
         times = self.pass_times()
         if method not in self._sizes or self._sizes[method][0] is not times:
-            self._sizes[method] = times, BatchAwareDraftSize(taus, times.single_row_latency, times.batch_latency)
+            self._sizes[method] = times, BatchAwareDraftSize(taus, times.single_sequence_latency, times.batch_latency)
         return self._sizes[method][1]
 
     def pass_times(self) -> PassTimes:

@@ -170,11 +170,11 @@ class BatchScheduler:
         spent = self.batch.timer.seconds - before
         owners = {id: self.owners[id] for id in result.requests}
         committed: dict[GenerationRequest[Any, Any], dict[int, tuple[int, list[Any]]]] = {}
-        for id, num_before, tokens in zip(result.requests, result.generated, result.committed, strict=True):
+        for id, num_before, tokens in zip(result.requests, result.num_generated_before, result.committed, strict=True):
             request, prompt = owners[id]
             committed.setdefault(request, {})[prompt] = num_before, tokens
         ended: dict[GenerationRequest[Any, Any], set[int]] = {request: set() for request in committed}
-        for id in result.ended:
+        for id in result.ended_requests:
             ended[owners[id][0]].add(owners[id][1])
         stops: dict[int, StopPoint] = {}
         for request, rows in committed.items():
@@ -183,7 +183,7 @@ class BatchScheduler:
             row_ids = {prompt: id for id, (owner, prompt) in owners.items() if owner is request}
             stops.update((row_ids[prompt], end) for prompt, end in stopped.items())
         result = stop_requests(self.batch, result, stops)
-        for id in result.ended:
+        for id in result.ended_requests:
             self._release_row(id)
         return result
 

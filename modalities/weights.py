@@ -15,7 +15,7 @@ from torch import nn
 from polydraft.core.errors import WeightsError
 from polydraft.core.folders.json_files import read_json
 from polydraft.core.folders.readers import convert_load_errors, read_model
-from polydraft.core.folders.sizes import misfit_message
+from polydraft.core.folders.sizes import tensor_mismatch_message
 from polydraft.core.model.mapped_files import copy_mapped
 from polydraft.modalities.device_dtype import DeviceMap, check_device_map
 from polydraft.modalities.generation_config import check_generation_config
@@ -63,7 +63,7 @@ def check_loading_report(folder: Path, report: dict[str, Any], ignored_suffixes:
     if wrong:
         name = min(wrong)
         wanted, found = wrong[name]
-        raise WeightsError(misfit_message(folder, len(wrong), name, found, wanted))
+        raise WeightsError(tensor_mismatch_message(folder, len(wrong), name, found, wanted))
 
 
 def load_causal_lm(

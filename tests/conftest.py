@@ -1,4 +1,4 @@
-"""What holds for every test: no verdict depends on how fast the processor is, or on what else it does.
+"""Configuration of all tests: no result depends on the speed or the load of the processor.
 
 Workers of a parallel run (`pytest -n`) share the cores: each computes on its part of them. How long an example of a
 property takes decides nothing, and how much is drafted follows from passes of a fixed cost.
@@ -20,27 +20,27 @@ if WORKERS > 1:  # before anything imports torch, and for the commands that test
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-gc.disable()  # until everything is imported, of which nothing becomes garbage
+gc.disable()  # Until everything is imported, none of which becomes garbage.
 
 
 LONG_FILES = ("tests/test_packaging.py", "tests/apps/ui/", "tests/apps/server/", "tests/apps/bench/", "tests/core/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, so that at the end no worker is left alone with one of them."""
+    """Run the slowest files first, so that no worker ends alone with one of them."""
     items.sort(key=lambda item: next((place for place, name in enumerate(LONG_FILES) if item.nodeid.startswith(name)),
                                      len(LONG_FILES)))  # fmt: skip
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what is imported, millions of objects, from now on."""
+    """Exclude imported objects, which are millions, from garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def passes_of_fixed_cost() -> Iterator[None]:
-    """Fit windows and trees to the same cost of passes everywhere, instead of to timings of this machine."""
+    """Tune windows and trees to a fixed cost of passes instead of to timings of this machine."""
     from polydraft.core.methods.tuning import Timing
     from polydraft.modalities import pipeline
 

@@ -21,8 +21,8 @@ class LiveTensors(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.live = 0  # bytes now
-        self.peak = 0  # most bytes at once
+        self.live = 0  # Current bytes.
+        self.peak = 0  # Peak bytes.
         self._known: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

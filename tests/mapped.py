@@ -14,7 +14,7 @@ def mapped_files(folder: Path) -> list[str]:
     """Return the weight files below `folder` that this process has mapped; empty if the system does not report them."""
     if not MAPS.exists():
         return []
-    gc.collect()  # objects that only reference cycles keep alive do not count
+    gc.collect()  # Objects that only reference cycles keep alive do not count.
     paths = [line.split(maxsplit=5)[-1] for line in MAPS.read_text().splitlines() if SUFFIX in line]
     return sorted(path for path in paths if path.startswith(str(folder.resolve())))
 

@@ -1,4 +1,4 @@
-"""What a shell makes of a script, without running any program: words as programs would be given them."""
+"""Words that a shell passes to the programs of a script, without running any program."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def commands(script: str) -> list[list[str]]:
 
 @functools.cache
 def tree() -> Any:
-    """Return the whole command, which takes a tenth of a second to make."""
+    """Return the whole command, which takes a tenth of a second to build."""
     return typer.main.get_command(app)
 
 

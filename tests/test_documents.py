@@ -1,4 +1,4 @@
-"""Every snippet of the documents: shells take it, the command line parses it, Python's calls fit, and cheap ones run.
+"""Snippets of the documents: they parse in shell and command line, Python's calls fit, and cheap ones run.
 
 Programs are not run by the first tests: bash expands the words, and typer reads them. `-m thorough` runs the README.
 """
@@ -35,13 +35,13 @@ DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "SERVING", "MODELS", "TR
 DOCUMENTS += sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("assets/models/*/README.md")])
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 RETURNS = {"load": "pipe", "OpenAI": "client"}
-CHEAP = ("models", "methods")  # commands that take no second
-LOCAL = (*CHEAP, "image", "speech", "chat")  # commands that need nothing but what is embedded
+CHEAP = ("models", "methods")  # Commands that take less than a second.
+LOCAL = (*CHEAP, "image", "speech", "chat")  # Commands that need only the embedded models.
 
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block of a document."""
+    """Fenced block of a document."""
 
     document: str
     line: int
@@ -72,7 +72,7 @@ def test_snippets_that_call_programs_name_their_language() -> None:
 
 
 def variables(snippet: Snippet) -> str:
-    """What earlier snippets of the document have set."""
+    """Return the variables that earlier snippets of the document set."""
     earlier = "\n".join(
         other.text for other in SHELL if other.document == snippet.document and other.line < snippet.line
     )
@@ -89,7 +89,7 @@ def test_shell_snippet_parses_as_the_shell_expands_it(snippet: Snippet) -> None:
 
 
 def check_call(words: list[str]) -> None:
-    """Refuse options, extras and modules that there are not."""
+    """Refuse options, extras and modules that do not exist."""
     if words[0] == "polydraft":
         shell.parse(words[1:])
     if "pip" in words[:3]:
@@ -110,7 +110,7 @@ def check_request(url: str, body: str) -> None:
 
 
 def inline() -> list[tuple[str, str]]:
-    """Commands in running text that are whole."""
+    """Return the complete commands in running text."""
     found = []
     for path in DOCUMENTS:
         text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -145,7 +145,7 @@ def test_python_snippet_calls_what_there_is(snippet: Snippet) -> None:
             module = import_module(str(node.module))
             names |= {alias.name: getattr(module, alias.name) for alias in node.names}
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            made = made_by(node.value, names)
+            made = result_of(node.value, names)
             names |= {target.id: made for target in node.targets if isinstance(target, ast.Name) and made is not None}
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         function = resolved(call.func, names)
@@ -154,8 +154,8 @@ def test_python_snippet_calls_what_there_is(snippet: Snippet) -> None:
             inspect.signature(function).bind_partial(*call.args, **dict.fromkeys(keywords))
 
 
-def made_by(call: ast.Call, names: dict[str, Any]) -> Any:
-    """A stand-in for what `load` or a client's class makes; None for anything else."""
+def result_of(call: ast.Call, names: dict[str, Any]) -> Any:
+    """Return a stand-in for the result of `load` or of a client's class; None for other calls."""
     called = call.func.id if isinstance(call.func, ast.Name) else ""
     if called == "OpenAI":
         return names["OpenAI"](base_url="http://127.0.0.1:1/v1", api_key="unused")
@@ -172,7 +172,7 @@ def made_by(call: ast.Call, names: dict[str, Any]) -> Any:
 
 
 def resolved(function: ast.expr, names: dict[str, Any]) -> Any:
-    """The object that is called, where it can be known without running anything."""
+    """Return the called object where it is known without running anything."""
     if isinstance(function, ast.Name):
         return names.get(function.id)
     if isinstance(function, ast.Attribute):
@@ -181,13 +181,13 @@ def resolved(function: ast.expr, names: dict[str, Any]) -> Any:
     return None
 
 
-OWN = [snippet for snippet in PYTHON if snippet.document == "README.md" and "openai" not in snippet.text]
-DRAWING = "generate_image"  # takes twice as long as the rest together
+README = [snippet for snippet in PYTHON if snippet.document == "README.md" and "openai" not in snippet.text]
+DRAWING = "generate_image"  # Takes twice as long as the rest together.
 
 
 @pytest.mark.parametrize(
     "snippet",
-    [pytest.param(each, marks=pytest.mark.thorough) if DRAWING in each.text else each for each in OWN],
+    [pytest.param(each, marks=pytest.mark.thorough) if DRAWING in each.text else each for each in README],
     ids=str,
 )
 def test_readme_python_snippet_runs(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_readme_python_snippet_runs(snippet: Snippet, tmp_path: Path, monkeypatc
 
 
 def local_calls() -> list[list[str]]:
-    """What the README runs here, apart from servers, training and batches."""
+    """Return the README's commands, apart from servers, training and batches."""
     readme = "\n".join(snippet.text for snippet in SHELL if snippet.document == "README.md")
     calls = [words[1:] for words in shell.commands(readme) if words[0] == "polydraft" and words[1] in LOCAL]
     return [words for words in calls if "--turns" not in words and "runs/hydra" not in words]
@@ -226,7 +226,7 @@ def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert done.exit_code == 0, (words, done.stderr)
 
 
-def test_price_in_the_readme_is_said() -> None:
-    """Double quotes around a price would have the shell take "$5" for a variable."""
-    (said,) = (words[1] for words in local_calls() if "bring" in " ".join(words))
-    assert said == "Dinner is at 7:30 pm, bring $5!"
+def test_readme_commands_name_expensive_ones() -> None:
+    """Check the quotes around a price: in double quotes the shell would expand "$5"."""
+    (price_text,) = (words[1] for words in local_calls() if "bring" in " ".join(words))
+    assert price_text == "Dinner is at 7:30 pm, bring $5!"

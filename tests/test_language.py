@@ -21,6 +21,7 @@ BARE = {
     "shown", "sized", "some", "spoken", "taught", "there", "together", "told", "tried", "under", "wanted", "whole",
     "within", "written",
 }  # fmt: skip
+MAX_TEST_WORDS = 8
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -66,7 +67,7 @@ def dialect_names(sources: dict[str, ast.Module]) -> list[str]:
         f"{path}:{line} {name}"
         for path, tree in sources.items()
         for line, name in identifiers(tree)
-        if DIALECT.search(name) and not name.startswith("test_")
+        if DIALECT.search(name)
     ]
 
 
@@ -84,19 +85,33 @@ def repeated_classes(sources: dict[str, ast.Module]) -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
+def long_test_names(sources: dict[str, ast.Module]) -> list[str]:
+    return [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in sources.items()
+        for node in definitions(tree)
+        if node.name.startswith("test_") and len(node.name.split("_")) > 1 + MAX_TEST_WORDS
+    ]
+
+
 PACKAGE = parse_sources("core", "modalities", "apps", "src/polydraft")
+EVERYTHING = PACKAGE | parse_sources("tests")
 
 
 def test_docstrings_open_with_no_relative_word() -> None:
-    assert relative_docstrings(PACKAGE) == []
+    assert relative_docstrings(EVERYTHING) == []
 
 
 def test_identifiers_use_no_dialect() -> None:
-    assert dialect_names(PACKAGE) == []
+    assert dialect_names(EVERYTHING) == []
 
 
 def test_functions_have_no_bare_participle_names() -> None:
-    assert bare_functions(PACKAGE) == []
+    assert bare_functions(EVERYTHING) == []
+
+
+def test_test_names_have_eight_words_at_most() -> None:
+    assert long_test_names(EVERYTHING) == []
 
 
 def test_class_names_are_unique_in_the_package() -> None:
@@ -112,3 +127,5 @@ def test_planted_lapses_are_found() -> None:
     assert dialect_names(planted) == ["a.py:1 Law", "a.py:4 told", "a.py:4 own", "b.py:1 Law"]
     assert bare_functions(planted) == ["a.py:4 told"]
     assert repeated_classes(planted) == ["Law"]
+    names = {"c.py": ast.parse("def test_a_b_c_d_e_f_g_h(): ...\ndef test_a_b_c_d_e_f_g_h_i(): ...")}
+    assert long_test_names(names) == ["c.py:2 test_a_b_c_d_e_f_g_h_i"]

@@ -1,4 +1,4 @@
-"""Every embedded model says under which licence its weights come and what they learned from."""
+"""Embedded model cards name the licence of the weights and the training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users install: the wheel's content, a quick import, one-way imports, and a tree free of machine leftovers."""
+"""Packaging: content of the wheel, import time, direction of imports, and a tree without generated files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import pytest
 import polydraft
 
 ROOT = Path(__file__).resolve().parents[1]
-IMPORT_ROOT = Path(polydraft.__file__).resolve().parents[1]  # where `polydraft` lies: src/ or site-packages
+IMPORT_ROOT = Path(polydraft.__file__).resolve().parents[1]  # Location of `polydraft`: src/ or site-packages.
 FOLDERS = ("core", "modalities", "apps", "assets")
 WHEEL_LIMIT = 100 * 1024 * 1024  # package registries refuse larger files
 LAB = "apps/lab"  # part of checkouts and of the sdist, not of the wheel
-ROOMS = {  # what lies directly in a folder; each may import itself and those before it
+ROOMS = {  # Modules directly in a folder; each may import itself and those before it.
     "core": (
         "version", "errors", "stats", "checks", "folders", "batched_state", "tokens", "draft", "sampling",
         "verification", "model", "target", "verifiers", "drafters", "continuous", "methods", "cuda_graphs", "decode",
@@ -74,7 +74,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as built from the sdist, so that both are complete."""
+    """Build the wheel from the sdist, so that both are complete."""
     unpacked, out = tmp_path_factory.mktemp("unpacked"), tmp_path_factory.mktemp("wheel")
     shutil.unpack_archive(sdist, unpacked)
     (tree,) = unpacked.iterdir()
@@ -171,7 +171,7 @@ def test_installed_wheel_draws_with_the_network_off(wheel: Path, tmp_path: Path)
 
 
 def test_import_is_light(tmp_path: Path) -> None:
-    """`import polydraft`, its version and its errors load no heavy library."""
+    """Check that `import polydraft`, its version and its errors load no heavy library."""
     code = "import sys, polydraft; polydraft.__version__, polydraft.PolydraftError; print(*sys.modules)"
     loaded = set(python("-c", code, cwd=tmp_path, path=IMPORT_ROOT).split())
     assert "polydraft.core.errors" in loaded
@@ -179,7 +179,7 @@ def test_import_is_light(tmp_path: Path) -> None:
 
 
 def test_errors_print_their_message() -> None:
-    """Also those that are OSError or LookupError, also after a trip through another process."""
+    """Check errors that are OSError or LookupError too, also after pickling."""
     from polydraft.core import errors
 
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
@@ -197,7 +197,7 @@ def test_unknown_names_are_refused() -> None:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Dotted names `path` imports, at any depth; a relative import yields its dots."""
+    """Yield the dotted names that `path` imports, at any depth; a relative import yields its dots."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -207,7 +207,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def room_of(name: str) -> str | None:
-    """Return the folder and room of a dotted name, such as "core/draft", or None for what is not ours."""
+    """Return the folder and room of a dotted name, such as "core/draft", or None for other packages."""
     parts = name.removeprefix("polydraft.").split(".")
     return "/".join(parts[:2]) if parts[0] in FOLDERS and name != parts[0] else None
 
@@ -284,7 +284,7 @@ def text_files() -> Iterator[Path]:
             if path.suffix in TEXT and path.is_file() and "__pycache__" not in path.parts:
                 yield path
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "NOTICE", ".ci/run"):
-        if (ROOT / name).is_file():  # an unpacked sdist has no .ci
+        if (ROOT / name).is_file():  # An unpacked sdist has no .ci.
             yield ROOT / name
 
 

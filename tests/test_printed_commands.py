@@ -26,7 +26,7 @@ IN_BACKTICKS = re.compile(r"`(polydraft [^`]+)`")
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """All strings of a module apart from docstrings, those with values in them with a word for each."""
+    """Return all strings of a module apart from docstrings, with a word in place of every interpolated value."""
     parts: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -40,7 +40,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def printed() -> list[tuple[str, str]]:
-    """Commands in backticks, with the file they stand in; the same line counts once."""
+    """Return the commands in backticks with their files; equal lines count once."""
     found: dict[str, str] = {}
     for path in SOURCES:
         source = path.read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ CARDS = [*embedded_models(), *(ModelCard(name, Path("runs") / name, manifest) fo
 
 
 def parsed(command: str) -> dict[str, Any]:
-    """What a line of a command gives its options; of a line of Python, what `load` is given."""
+    """Return the options of a command line, or the arguments of `load` in a line of Python."""
     (words,) = shell.commands(command)
     if words[:2] == ["python", "-c"]:
         (call,) = (
@@ -119,8 +119,8 @@ def test_example_bears_size_and_inputs() -> None:
     emu3, llasa, llava = (next(card for card in CARDS if card.name == name) for name in ("emu3", "llasa", "llava"))
     drawn = parsed(example(emu3, "emu3", {"size": "32x24"}, Inputs(prompt="a red cat")))
     assert (drawn["size"], drawn["prompts"]) == ("32x24", ["a red cat"])
-    said = parsed(example(llasa, "llasa", {}, Inputs(reference="my voice.wav", reference_text="Hello, it's me.")))
-    assert (str(said["reference"]), said["reference_text"]) == ("my voice.wav", "Hello, it's me.")
+    options = parsed(example(llasa, "llasa", {}, Inputs(reference="my voice.wav", reference_text="Hello, it's me.")))
+    assert (str(options["reference"]), options["reference_text"]) == ("my voice.wav", "Hello, it's me.")
     asked = parsed(example(llava, "llava", {}, Inputs(picture="photos/a b.png")))
     assert asked["about"] == ["photos/a b.png", "What is in the picture?"]
 

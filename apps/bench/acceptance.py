@@ -34,7 +34,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import DraftOutcome
 from polydraft.core.drafters.tree.drafter import TreeDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.methods.tuning import perturbed_choices
+from polydraft.core.methods.tuning import perturb_and_sample
 from polydraft.core.sampling.noise import Noise, gumbel_from_keys, row_keys
 from polydraft.core.sampling.sampler import Sampler, TokenDistribution
 from polydraft.core.target.causal import PromptInputs
@@ -96,7 +96,7 @@ def shared(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, draws: int = DR
     """Return the share of pairs `[M, V]` whose choice argmax(log p + g) is among the top k of log q + g."""
     ranks = []
     for seed in range(draws):
-        scores, chosen = perturbed_choices(p, q, seed)
+        scores, chosen = perturb_and_sample(p, q, seed)
         ranks.append((scores > scores.gather(-1, chosen)).sum(-1))
     rank = torch.stack(ranks)
     return [float((rank < width).float().mean()) for width in widths]

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from polydraft.core.decode import Method
-from polydraft.core.distillation.distill import collect
+from polydraft.core.distillation.distill import generate_outputs
 from polydraft.core.distillation.examples import Examples, run_target
 from polydraft.core.folders.weight_files import open_tensors
 from polydraft.core.target.causal import CausalTarget, PromptInputs
@@ -70,7 +70,7 @@ class Samples:
                         break
                     if not (prompts := groups(index)):
                         break
-                    write(file, prompts, collect(method, prompts))
+                    write(file, prompts, generate_outputs(method, prompts))
                 self.take(file)
                 bar.update(min(round(seconds), round(time.monotonic() - begun)) - round(bar.n))
 

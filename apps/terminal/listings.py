@@ -22,13 +22,13 @@ def list_methods() -> list[dict[str, Any]]:
 def describe_method(choice: MethodSpec, choice_is_drafter: bool) -> dict[str, Any]:
     """Return a drafter or rule as `polydraft methods --json` prints it."""
     part = choice.drafter if choice_is_drafter else choice.verifier
-    needs = [f"a drafter of kind {choice.drafter.kind}"] if choice.drafter.kind else []
+    needs = [f"a drafter of kind {choice.drafter.drafter_kind}"] if choice.drafter.drafter_kind else []
     needs += [need for need in (choice.drafter.requirement, choice.verifier.requirement) if need]
     return {
         "name": part.name, "role": "drafter" if choice_is_drafter else "rule", "guarantee": choice.guarantee,
         "summary": part.summary, "ours": choice.drafter.deviation if choice_is_drafter else "", "paper": part.paper,
         "method": choice.name, "needs": needs,
-        "drafter": choice.drafter.kind or None,
+        "drafter": choice.drafter.drafter_kind or None,
         "parameters": {name: describe_parameter(parameter) for name, parameter in part.parameters.items()},
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.distillation import distill, eagle, local_refinement, parallel_heads
 from polydraft.core.distillation import early_exit as early
-from polydraft.core.distillation.distill import truncated_copy
+from polydraft.core.distillation.distill import build_truncated_student
 from polydraft.core.distillation.examples import Examples
 from polydraft.core.drafters.heads.block import BlockModel
 from polydraft.core.drafters.heads.hydra import HydraHeads
@@ -65,7 +65,7 @@ def on_features(network: type[DrafterModel], target: CausalTarget, **settings: A
 
 
 def language_model(target: CausalTarget) -> Any:
-    return truncated_copy(target.model, LM_LAYERS)
+    return build_truncated_student(target.model, LM_LAYERS)
 
 
 def adapter(target: CausalTarget) -> KangarooAdapter:

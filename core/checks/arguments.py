@@ -24,23 +24,23 @@ MAX_NAME_LENGTH = 4096  # characters; no file system allows longer paths, and no
 
 
 def argument_error(name: str, value: Any, allowed: str) -> InvalidArgument:
-    """Return the error for an impossible argument.
+    """Return the error for an argument whose value is not allowed.
 
     Args:
         name (str): The argument's name.
         value (Any): The value passed, of any type and size.
-        allowed (str): Description of what it must be.
+        allowed (str): Description of the allowed values, to follow "it must be".
     """
     return InvalidArgument(f"{name}={format_value(value)} is not possible; it must be {allowed}.")
 
 
 def format_value(value: Any) -> str:
-    """Return any value as one short line."""
+    """Return a value of any type and size as one short line, for error messages."""
     if type(value) is str and len(value) <= MAX_SHOWN_LENGTH:
         return repr(value)
     try:
         text = reprlib.repr(value)
-    except ValueError:  # Python writes no integer of more than 4300 digits
+    except ValueError:  # Python refuses to convert integers of more than 4300 digits
         text = f"a number of more than {len(str(2**10_000)):,} digits"
     return " ".join(text.split())[: 2 * MAX_SHOWN_LENGTH]
 
@@ -51,10 +51,16 @@ def to_optional(convert: Callable[..., T], name: str, value: Any, *bounds: Any) 
 
 
 def to_integer(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """Return an integer of Python, numpy or torch as Python's.
+    """Return an integer of Python, numpy or torch as a Python int.
+
+    Args:
+        name (str): The argument's name, for the error message.
+        value (Any): The argument's value.
+        least (int): Smallest allowed value.
+        most (int | None): Largest allowed value; None: no limit.
 
     Raises:
-        InvalidArgument: The value is no integer, or not from `least` to `most`.
+        InvalidArgument: The value is no integer (True and 3.0 are none), or outside the limits.
     """
     allowed = f"a whole number from {least}" + ("" if most is None else f" to {most}")
     try:
@@ -67,10 +73,16 @@ def to_integer(name: str, value: Any, least: int = 0, most: int | None = None) -
 
 
 def to_float(name: str, value: Any, least: float, most: float) -> float:
-    """Return a number of any kind as a Python float.
+    """Return a number of any type as a Python float.
+
+    Args:
+        name (str): The argument's name, for the error message.
+        value (Any): The argument's value.
+        least (float): Smallest allowed value.
+        most (float): Largest allowed value.
 
     Raises:
-        InvalidArgument: The value is no number, or not from `least` to `most`.
+        InvalidArgument: The value is no number, NaN, or outside the limits.
     """
     allowed = f"a number from {least:g} to {most:g}"
     number = to_real(name, value, allowed)
@@ -80,7 +92,9 @@ def to_float(name: str, value: Any, least: float, most: float) -> float:
 
 
 def to_real(name: str, value: Any, allowed: str = "a number") -> float:
-    """Return a number of any kind as a Python float, infinite if it is too large for one; NaN stays NaN.
+    """Return a number of any type as a Python float, infinite if it is too large for one; NaN stays NaN.
+
+    `name` and `allowed`, a description of the allowed values, are for the error message.
 
     Raises:
         InvalidArgument: The value is no number.
@@ -97,7 +111,7 @@ def to_real(name: str, value: Any, allowed: str = "a number") -> float:
 
 
 def to_string(name: str, value: Any, allowed: str = "a string") -> str:
-    """Return a string.
+    """Return `value` if it is a string; `name` and `allowed`, the description of allowed values, are for the error.
 
     Raises:
         InvalidArgument: The value is no string.
@@ -108,7 +122,7 @@ def to_string(name: str, value: Any, allowed: str = "a string") -> str:
 
 
 def to_name(name: str, value: Any) -> str:
-    """Return the name or path of a model, a codec or a drafter as a string.
+    """Return the name or path of a model, a codec or a drafter as a string; `name` is the argument's, for the error.
 
     Raises:
         InvalidArgument: The value is neither a string nor a path, or no file system allows it.
@@ -117,7 +131,7 @@ def to_name(name: str, value: Any) -> str:
     try:
         text = os.fspath(value)
         length = len(os.fsencode(text))
-    except (TypeError, UnicodeEncodeError) as error:  # no path, or characters that no path may have
+    except (TypeError, UnicodeEncodeError) as error:  # no path, or characters that are not allowed in a path
         raise argument_error(name, value, allowed) from error
     if not isinstance(text, str) or length > MAX_NAME_LENGTH or "\0" in text:
         raise argument_error(name, value, allowed)
@@ -125,20 +139,24 @@ def to_name(name: str, value: Any) -> str:
 
 
 def to_strings(name: str, value: Any, allowed: str) -> tuple[str, ...]:
-    """Return one string, or several in any container, as a tuple; empty for None.
+    """Return one string, or several in an ordered container, as a tuple; empty for None.
+
+    `name` and `allowed`, a description of the allowed values, are for the error message.
 
     Raises:
         InvalidArgument: The value is neither, or one of the strings is empty.
     """
     items = () if value is None else (value,) if isinstance(value, str) else value
     strings = to_items(name, items, allowed)
-    if not all(isinstance(each, str) and each for each in strings):
+    if not all(isinstance(string, str) and string for string in strings):
         raise argument_error(name, value, allowed)
     return tuple(strings)
 
 
 def to_items(name: str, value: Any, allowed: str) -> list[Any]:
     """Return the items of a list, a tuple, an array, or any other ordered iterable.
+
+    `name` and `allowed`, a description of the allowed values, are for the error message.
 
     Raises:
         InvalidArgument: The value is no ordered iterable, or a string.
@@ -147,12 +165,12 @@ def to_items(name: str, value: Any, allowed: str) -> list[Any]:
         raise argument_error(name, value, allowed)
     try:
         return list(value)
-    except TypeError as error:  # numpy's and torch's arrays without dimensions, too
+    except TypeError as error:  # also raised for numpy's and torch's arrays without dimensions
         raise argument_error(name, value, allowed) from error
 
 
 def to_callback(name: str, value: Any) -> Any:
-    """Return a function.
+    """Return `value` if it is callable; `name` is the argument's, for the error message.
 
     Raises:
         InvalidArgument: The value is not callable.

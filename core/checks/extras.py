@@ -23,35 +23,38 @@ EXTRAS = {  # by import name; a test keeps them consistent with pyproject.toml
 
 
 def pip_install(extra: str) -> str:
-    """Return the command that installs an extra, quoted for every shell."""
+    """Return the pip command that installs an extra of polydraft, quoted so that any shell accepts it."""
     return f"pip install 'polydraft[{extra}]'"
 
 
-def missing_package_error(package: str, what: str, extra: str | None = None) -> MissingPackage:
+def missing_package_error(package: str, feature: str, extra: str | None = None) -> MissingPackage:
     """Return the error for a package that is not installed.
 
     Args:
         package (str): Import name.
-        what (str): The feature that needs it, the subject of the message.
-        extra (str | None): Extra that installs it; None: as in `EXTRAS`.
+        feature (str): The feature that needs it, the subject of the message.
+        extra (str | None): Extra that installs it; None: the one listed in `EXTRAS`.
     """
     command = pip_install(extra or EXTRAS[package])
-    return MissingPackage(f"{what} needs the package {package}; install it with: {command}.")
+    return MissingPackage(f"{feature} needs the package {package}; install it with: {command}.")
 
 
-def require(package: str, what: str) -> None:
-    """Raise MissingPackage if a package cannot be imported."""
-    with optional_import(what):
+def require(package: str, feature: str) -> None:
+    """Raise MissingPackage if `package`, which `feature` needs, is not installed."""
+    with optional_import(feature):
         import_module(package)
 
 
 @contextmanager
-def optional_import(what: str) -> Iterator[None]:
-    """Raise MissingPackage if the block imports a package of an extra that is not installed."""
+def optional_import(feature: str) -> Iterator[None]:
+    """Raise MissingPackage if the `with` block imports a package of an extra that is not installed.
+
+    `feature` is the feature that needs it, the subject of the message. Other missing modules raise as usual.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        raise missing_package_error(package, what) from error
+        raise missing_package_error(package, feature) from error

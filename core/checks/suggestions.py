@@ -12,14 +12,14 @@ CUTOFF = 0.55  # difflib ratio, at which bf8 still suggests bf16
 MAX_LENGTH = 100  # characters; the cost of comparing is quadratic, and no name is longer
 
 
-def did_you_mean(given: str, known: Iterable[str], cutoff: float = CUTOFF) -> str:
-    """Return the closest known name as a question in brackets, or an empty string if none is close.
+def did_you_mean(unknown_name: str, known_names: Iterable[str], cutoff: float = CUTOFF) -> str:
+    """Return the text " (did you mean '…'?)" with the closest known name, or an empty string if none is close.
 
     Args:
-        given (str): The unknown name, in any case.
-        known (Iterable[str]): Names that would have been accepted.
+        unknown_name (str): The name that was not recognised, in upper or lower case.
+        known_names (Iterable[str]): The valid names.
         cutoff (float): Smallest difflib ratio of a close name.
     """
-    names = {name.lower(): name for name in known}
-    matches = get_close_matches(given[:MAX_LENGTH].lower(), names, n=1, cutoff=cutoff)
-    return f" (did you mean {names[matches[0]]!r}?)" if matches else ""
+    known_by_lower_case = {name.lower(): name for name in known_names}
+    matches = get_close_matches(unknown_name[:MAX_LENGTH].lower(), known_by_lower_case, n=1, cutoff=cutoff)
+    return f" (did you mean {known_by_lower_case[matches[0]]!r}?)" if matches else ""

@@ -1,10 +1,10 @@
-"""Coupled verification of latents: exact at any number of coordinates, step by step along the denoising chain.
+"""Coupled verification of latents: exact at any number of coordinates, step by step along the denoising trajectory.
 
-While the draft's chain and the target's are at the same x, the target takes the draft's next x as often as any coupling
-of the two steps can, and continues alone from where it does not (`gaussian.sample_maximal_coupling`; De Bortoli et al.
-2025, arXiv 2501.05370, for drafts of diffusion models). Either way the target's x is an exact draw of its own chain, so
-a latent is accepted if the two chains still agree at its end, and otherwise the target's own takes its place. A step
-without noise moves to the target's mean, and keeps only what is equal to it.
+While the draft's trajectory and the target's are at the same x, the target takes the draft's next x as often as any
+coupling of the two steps can, and continues alone from where it does not (`gaussian.sample_maximal_coupling`; De
+Bortoli et al. 2025, arXiv 2501.05370, for drafts of diffusion models). Either way the target's x is an exact draw of
+its own chain, so a latent is accepted if the two trajectories still agree at its end, and otherwise the target's own
+takes its place. A step without noise moves to the target's mean, and keeps only what is equal to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from polydraft.core.verification import VerificationResult, accept_to_node
 
 @dataclass(frozen=True)
 class CoupledVerifier:
-    """Verifier by a maximal coupling of every step; drafts, uniforms and corrections use the fresh noise stream."""
+    """Verifier of latents by a maximal coupling of every denoising step of draft and target.
+
+    Drafts, acceptance tests and corrections use fresh noise, never the position-keyed noise that a drafter could share.
+    """
 
     guarantee = "exact"
     uses_shared_noise = False
@@ -32,37 +35,47 @@ class CoupledVerifier:
     def verify(
         self, draft: Draft, distribution: LatentDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        """Accept latents whose chain ends where the target's coupled chain ends."""
-        if not draft.size:
+        """Accept the longest prefix of draft latents at which the target's coupled trajectory ends in the same latent.
+
+        Args:
+            draft (Draft): Chain of N latents; `q` holds their denoising trajectories.
+            distribution (LatentDistribution): The target's, at root and draft nodes, [B, N+1, …].
+            noise (Noise): Noise of the batch.
+            num_generated (Tensor): [B] tokens generated before the draft; not used.
+        """
+        if not draft.size:  # plain decoding
             trajectory = distribution.sample_trajectory(distribution.draw_normals(noise))
             return accept_to_node(draft.valid.sum(1), draft, trajectory.latents)
-        *_, (latents, agrees) = coupled_chains(distribution, noise, draft)
+        *_, (latents, agrees) = coupled_trajectories(distribution, noise, draft)
         return accept_to_node(agrees.cumprod(1).sum(1), draft, latents.float())
 
 
-def coupled_chains(distribution: LatentDistribution, noise: Noise, draft: Draft) -> Iterator[tuple[Tensor, Tensor]]:
-    """Run the target's chains at every column, coupled with the draft's.
+def coupled_trajectories(
+    distribution: LatentDistribution, noise: Noise, draft: Draft
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Run the target's denoising trajectories at root and draft nodes, coupled with those of the draft.
 
     Args:
-        distribution (LatentDistribution): Target distribution at the N+1 columns of the draft.
+        distribution (LatentDistribution): Target distribution at the N+1 positions that root and draft nodes predict.
         noise (Noise): Noise of the batch.
-        draft (Draft): Draft of N latents with its trajectories.
+        draft (Draft): Draft of N latents; `q` holds their denoising trajectories.
 
     Yields:
-        tuple[Tensor, Tensor]: after every step the target's states [B, N+1, C], and a mask [B, N] of columns where they
-            still are the draft's.
+        tuple[Tensor, Tensor]: after every denoising step the target's states [B, N+1, C], and a mask [B, N] of
+            positions where they still equal the draft's.
     """
-    normals = distribution.draw_normals(noise)  # for chains without a draft, or that have parted from it
-    states, agrees = draft.q.states, draft.valid
+    # normals [1 + T, B, N+1, C] drive the last position, which has no draft, and trajectories that left the draft's
+    normals = distribution.draw_normals(noise)
+    states, agrees = draft.q.states, draft.valid  # [B, N, T+1, C], [B, N]
     x = torch.cat([states[:, :, 0], normals[0, :, -1:] * distribution.chain.init_std], 1)
-    for step, draft_step in enumerate(draft.q.steps):
-        target_step = distribution.step(x, step)
+    for step, draft_step in enumerate(draft.q.step_distributions):
+        target_step = distribution.step_distribution(x, step)
         independent = target_step.from_normals(normals[1 + step])
-        agrees = agrees & draft_step.is_finite()
-        coupled, kept = sample_maximal_coupling(
-            states[:, :, step + 1], draft_step, target_step.first_columns(draft.size), agrees, noise
+        agrees = agrees & draft_step.is_finite()  # broken numbers of a drafter must never be accepted
+        coupled, is_kept = sample_maximal_coupling(
+            states[:, :, step + 1], draft_step, target_step.first_positions(draft.size), agrees, noise
         )
-        drafted = torch.where(agrees[..., None], coupled, independent[:, :-1])
-        x = torch.cat([drafted, independent[:, -1:]], 1)
-        agrees = agrees & kept
+        at_drafted = torch.where(agrees[..., None], coupled, independent[:, :-1])  # [B, N, C]
+        x = torch.cat([at_drafted, independent[:, -1:]], 1)  # [B, N+1, C]
+        agrees = agrees & is_kept
         yield x, agrees

@@ -5,7 +5,7 @@
 
 With shared noise every step is drawn by layered dither: with a = σ√χ²₃, W = 2a and an offset u in (0, 1) the result is
 the one point of the lattice W (Z + u) in [μ - a, μ + a). A Gaussian is a mixture of such uniforms, so the distribution
-is exact; and the point depends on μ through an integer alone. Two chains with nearby means therefore mostly draw the
+is exact; and the point depends on μ through an integer alone. Trajectories with nearby means therefore mostly get the
 very same numbers, and verifying a draft is comparing latents. It needs the same σ in both chains, and σ > 0 at the last
 step: if a chain ends without noise, two latents are equal only if all states before them were, and no draft is of use.
 """
@@ -29,7 +29,7 @@ from polydraft.core.sampling.params import SamplingTensors
 
 
 class DenoisingChain(Protocol):
-    """Diffusion head as a chain of Gaussian steps."""
+    """Diffusion head as a chain of T Gaussian denoising steps, from noise to a latent of C coordinates."""
 
     @property
     def size(self) -> int:
@@ -37,22 +37,23 @@ class DenoisingChain(Protocol):
 
     @property
     def init_std(self) -> float:
-        """Standard deviation of the noise that the chain begins with."""
+        """Standard deviation of the noise that denoising begins with."""
 
     @property
     def num_steps(self) -> int:
-        """Number of steps."""
+        """Number of denoising steps T."""
 
     def condition(self, hidden: Tensor) -> Tensor:
-        """Return the conditioning of the steps, `[..., W]`, for hidden states `[..., D]`; computed once per token."""
+        """Return the conditioning `[..., W]` of all steps for hidden states `[..., D]`; computed once per token."""
 
     def mean_and_std(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return mean and standard deviation of x after `step`, before temperature.
+        """Return mean and standard deviation of the next state, given the state x before a step, without temperature.
 
         Args:
-            x (Tensor): [B, K, C] float32.
-            step (int): Index of the step.
-            condition (Tensor): [B, R, K, W] of the guidance branches (conditional, then unconditional).
+            x (Tensor): [B, K, C] float32 noisy latents at K positions.
+            step (int): Index of the denoising step, from 0.
+            condition (Tensor): [B, R, K, W] result of `condition` for R guidance branches (conditional, then
+                unconditional).
             scale (Tensor): [B] guidance scale.
 
         Returns:
@@ -62,135 +63,158 @@ class DenoisingChain(Protocol):
 
 
 class FixedNoiseChain(ABC):
-    """Mix-in for chains whose standard deviations do not depend on what is drawn."""
+    """Mix-in for denoising chains whose standard deviations are fixed in advance; only the means depend on x."""
 
-    step_stds: Sequence[float]  # of every step in order; 0 is a step without noise
+    step_stds: Sequence[float]  # standard deviation of every denoising step in order; 0 is a step without noise
 
     @property
     def num_steps(self) -> int:
+        """Number of denoising steps T."""
         return len(self.step_stds)
 
     def mean_and_std(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float]:
+        """Return the mean `[B, K, C]` of x after denoising step `step`, and its fixed standard deviation."""
         return self.mean(x, step, condition, scale), self.step_stds[step]
 
     @abstractmethod
     def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
-        """Return the mean of x after `step`, `[B, K, C]` float32; see `DenoisingChain.mean_and_std`."""
+        """Return the mean `[B, K, C]` float32 of x after denoising step `step`; see `DenoisingChain.mean_and_std`."""
 
 
 class HasDenoisedEstimate(Protocol):
-    """Chain of fixed noise whose head need not be evaluated at every step."""
+    """Denoising chain of fixed noise whose network need not be evaluated at every step."""
 
     step_stds: Sequence[float]
 
     def predict_denoised(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
-        """Return the estimate of the latent without noise, `[B, K, C]` float32, towards which the mean moves."""
+        """Evaluate the network: return its estimate `[B, K, C]` float32 of the noise-free latent, given x at `step`."""
 
     def mean_towards(self, x: Tensor, step: int, denoised: Tensor) -> Tensor:
-        """Return the mean of x after `step`, `[B, K, C]` float32, given the estimate `denoised`."""
+        """Return the mean `[B, K, C]` float32 of x after `step`, given the noise-free estimate; no network runs."""
 
 
 @dataclass(frozen=True)
 class SampledTrajectory:
-    """Denoising trajectories of drafted latents."""
+    """Denoising trajectories of N latents."""
 
-    states: Tensor  # [B, N, T+1, C] states from first to last
-    steps: list[Gaussian]  # distribution of every step, given the state before it
+    states: Tensor  # [B, N, T+1, C] states from the initial noise to the latent
+    step_distributions: list[Gaussian]  # T distributions, each of the next state given the state before it
 
     @staticmethod
     def concatenate(trajectories: list[SampledTrajectory]) -> SampledTrajectory:
-        """Join trajectories along the columns."""
-        steps = zip(*(trajectory.steps for trajectory in trajectories), strict=True)
+        """Join trajectories of successive positions along the position dimension N."""
+        by_step = zip(*(trajectory.step_distributions for trajectory in trajectories), strict=True)
         states = torch.cat([trajectory.states for trajectory in trajectories], 1)
-        return SampledTrajectory(states, [Gaussian.concatenate(step) for step in steps])
+        return SampledTrajectory(states, [Gaussian.concatenate(gaussians) for gaussians in by_step])
 
     @property
     def latents(self) -> Tensor:
-        """Last states, `[B, N, C]` float32."""
+        """Last states of the trajectories, the sampled latents, `[B, N, C]` float32."""
         return self.states[:, :, -1].float()
 
 
 @dataclass(frozen=True)
 class LatentDistribution:
-    """Next-latent distribution at every scored position: a denoising chain, given hidden states."""
+    """Next-latent distribution at K positions of every sequence: a denoising chain conditioned on hidden states."""
 
     chain: DenoisingChain
     processed_outputs: Tensor  # [B, K, R, D] hidden states of all guidance branches
     scale: Tensor  # [B] guidance scale
     temperature: Tensor  # [B] scales the standard deviation of every step
-    # Steps at which the head is evaluated when latents are drawn, for cheaper drafts; 0 is all. Only the end of a
-    # draft's chain matters, and the head's estimate of it changes little from step to step.
+    # Number of steps at which the head is evaluated when latents are sampled, for cheaper drafts; 0 is all. Only the
+    # last state of a draft matters, and the head's estimate of it changes little from step to step.
     head_steps: int = 0
 
     @cached_property
     def condition(self) -> Tensor:
+        """Conditioning of all denoising steps, `[B, R, K, W]`, computed once from the hidden states."""
         return self.chain.condition(self.processed_outputs.transpose(1, 2))
 
     @property
     def num_steps(self) -> int:
+        """Number of denoising steps T."""
         return self.chain.num_steps
 
-    def step(self, x: Tensor, step: int) -> Gaussian:
-        """Return the distribution of x `[B, K, C]` after `step`."""
+    def step_distribution(self, x: Tensor, step: int) -> Gaussian:
+        """Return the distribution of the next state, given the state x `[B, K, C]` before denoising step `step`."""
         mean, std = self.chain.mean_and_std(x.float(), step, self.condition, self.scale)
         fixed_std = None if isinstance(std, Tensor) else std
         scaled_std = self.temperature[:, None, None] * std
         return Gaussian(mean.double(), scaled_std.double(), fixed_std)
 
-    def step_function(self) -> Callable[[Tensor, int], Gaussian]:
-        """Return a function like `step`, to be called with the steps of one trajectory in order."""
+    def step_distribution_fn(self) -> Callable[[Tensor, int], Gaussian]:
+        """Return `step_distribution`, or a cheaper form of it that evaluates the head at `head_steps` steps only.
+
+        The result keeps an estimate between calls, so it must be called for steps 0 … T-1 of one trajectory in order.
+        """
         if self.head_steps in (0, self.num_steps):
-            return self.step
-        return SparseHeadSteps(self, cast(HasDenoisedEstimate, self.chain)).step
+            return self.step_distribution
+        return SparseHeadSteps(self, cast(HasDenoisedEstimate, self.chain)).step_distribution
 
     def sample(self, positions: NoisePositions) -> Tensor:
-        """Return the latents that the shared noise at `positions` draws, `[B, K, C]` float32."""
-        *_, last = self.shared_noise_states(positions)
-        return last.float()
+        """Return the latents `[B, K, C]` float32 that the position-keyed noise of `positions` determines.
+
+        Drafter and target use the same noise, so they get the same latent where their means are close.
+        """
+        *_, final_state = self.shared_noise_states(positions)
+        return final_state.float()
 
     def shared_noise_states(self, positions: NoisePositions) -> Iterator[Tensor]:
-        """Yield the state that the shared noise at `positions` draws after every step, `[B, K, C]` float64."""
-        init, widths, offsets = positions.latent_noise(self.num_steps, self.chain.size)
-        x, step_function = init * self.chain.init_std, self.step_function()
+        """Yield the state `[B, K, C]` float64 after every denoising step, sampled by dithered quantisation.
+
+        With a = σ√χ²₃ and a uniform offset, the point of a dithered lattice in [μ - a, μ + a) is exactly N(μ, σ²), and
+        nearby means mostly give the very same point. The noise is keyed by position: drafter and target share it.
+        """
+        initial_normals, widths, offsets = positions.latent_noise(self.num_steps, self.chain.size)  # widths: √χ²₃
+        x, step_distribution_fn = initial_normals * self.chain.init_std, self.step_distribution_fn()
         for step in range(self.num_steps):
-            gaussian = step_function(x, step)
+            gaussian = step_distribution_fn(x, step)
             x = quantise_with_dither(gaussian.mean, gaussian.std * widths[step], offsets[step])
-            if not gaussian.is_noisy:
+            if not gaussian.is_noisy:  # a lattice of width 0 would be NaN
                 x = torch.where(gaussian.std > 0, x, gaussian.mean)
             yield x
 
     def draw_normals(self, noise: Noise) -> Tensor:
-        """Return standard normals `[1 + T, B, K, C]` float64 of the fresh stream, for `sample_trajectory`."""
+        """Return fresh standard normals `[1 + T, B, K, C]` float64: of the initial state, then of every step."""
         shape = 1 + self.num_steps, self.chain.size
-        normals = noise.fresh_normals(self.processed_outputs.shape[1], math.prod(shape))
-        return normals.unflatten(2, shape).movedim(2, 0)
+        normals = noise.fresh_normals(self.processed_outputs.shape[1], math.prod(shape))  # [B, K, (1+T) * C]
+        return normals.unflatten(2, shape).movedim(2, 0)  # [1+T, B, K, C]
 
     def sample_trajectory(self, normals: Tensor) -> SampledTrajectory:
-        """Return the trajectories that Gaussian noise `normals` `[1 + T, B, K, C]` drives."""
-        states, steps, step_function = [normals[0] * self.chain.init_std], [], self.step_function()
+        """Return the denoising trajectories that the noise `normals` `[1 + T, B, K, C]` determines.
+
+        `normals[0]` gives the initial state, `normals[1 + t]` the noise of step t.
+        """
+        states, gaussians, step_distribution_fn = [normals[0] * self.chain.init_std], [], self.step_distribution_fn()
         for step in range(self.num_steps):
-            steps.append(step_function(states[-1], step))
-            states.append(steps[-1].from_normals(normals[1 + step]))
-        # the token itself is float32, and whatever follows it depends on no other number
+            gaussians.append(step_distribution_fn(states[-1], step))
+            states.append(gaussians[-1].from_normals(normals[1 + step]))
+        # The committed token is float32, so densities must be evaluated at the rounded value.
         states[-1] = states[-1].float().double()
-        return SampledTrajectory(torch.stack(states, 2), steps)
+        return SampledTrajectory(torch.stack(states, 2), gaussians)
 
     def is_allowed(self, indices: Tensor, latents: Tensor) -> Tensor:
-        """Return a mask `[B, K]` of latents `[B, K, C]` that are finite."""
+        """Return a mask `[B, K]` of latents `[B, K, C]` that are finite; `indices` matter for token ids only."""
         return latents.isfinite().all(-1)
 
 
 class SparseHeadSteps:
-    """Steps of one trajectory whose head is evaluated at some of them, the first among them."""
+    """Step distributions of one denoising trajectory, with the head evaluated at `head_steps` evenly spaced steps.
+
+    Step 0 is one of them. Between them the mean moves towards the head's last noise-free estimate.
+    """
 
     def __init__(self, distribution: LatentDistribution, chain: HasDenoisedEstimate) -> None:
         self.distribution, self.chain, count = distribution, chain, distribution.head_steps
         last = distribution.num_steps - 1
         self.evaluated_steps = {round(index * last / max(1, count - 1)) for index in range(count)}
-        self.denoised: Tensor | None = None  # last estimate of the head
+        self.denoised: Tensor | None = None  # [B, K, C] last noise-free estimate of the head
 
-    def step(self, x: Tensor, step: int) -> Gaussian:
-        """Return the distribution of x after `step`, with a mean that moves towards the head's last estimate."""
+    def step_distribution(self, x: Tensor, step: int) -> Gaussian:
+        """Return the distribution of the next state, given the state x `[B, K, C]` before denoising step `step`.
+
+        Its mean moves towards the head's last noise-free estimate, which is renewed at `evaluated_steps`.
+        """
         distribution, chain, x = self.distribution, self.chain, x.float()
         if step in self.evaluated_steps or self.denoised is None:
             self.denoised = chain.predict_denoised(x, step, distribution.condition, distribution.scale)
@@ -199,10 +223,14 @@ class SparseHeadSteps:
         return Gaussian(chain.mean_towards(x, step, self.denoised).double(), scaled_std.double(), fixed_std)
 
 
-def quantise_with_dither(mean: Tensor, half: Tensor, offset: Tensor) -> Tensor:
-    """Return the point of the lattice `2 half (Z + offset)` in [mean - half, mean + half)."""
-    width = 2 * half
-    return width * (((mean - half) / width - offset).ceil() + offset)
+def quantise_with_dither(mean: Tensor, half_width: Tensor, offset: Tensor) -> Tensor:
+    """Return the point of the lattice `2 half_width (Z + offset)` in [mean - half_width, mean + half_width).
+
+    Exactly one lattice point lies there. For a uniform offset in (0, 1) it is uniform in that interval. All tensors are
+    elementwise.
+    """
+    width = 2 * half_width
+    return width * (((mean - half_width) / width - offset).ceil() + offset)
 
 
 @dataclass(frozen=True)
@@ -210,21 +238,25 @@ class LatentSampler:
     """Sampler of latents: maps hidden states to next-latent distributions."""
 
     chain: DenoisingChain
-    head_steps: int = 0  # see `LatentDistribution`
+    head_steps: int = 0  # number of denoising steps at which the head is evaluated; 0 is all
     stop_token_mask: Tensor | None = None  # no latent ends a sequence
-    max_forced_run = 0
+    max_forced_run = 0  # no latent is forced by a grammar
 
     def depends_on_history(self, tensors: SamplingTensors) -> bool:
+        """Return False: a distribution of latents depends on no tokens other than through the hidden states."""
         return False
 
     def __call__(
         self, hidden_states: Tensor, tensors: SamplingTensors, context: GenerationContext | None = None
     ) -> LatentDistribution:
-        """Return the distributions given hidden states `[B, K, R, D]`."""
+        """Return the next-latent distributions given hidden states `[B, K, R, D]` of R guidance branches."""
         return self.from_processed(hidden_states, tensors)
 
     def from_processed(self, processed_outputs: Tensor, tensors: SamplingTensors) -> LatentDistribution:
-        """Return the distributions given hidden states `[B, K, R, D]`; latents need no further processing."""
+        """Return the next-latent distributions given hidden states `[B, K, R, D]`.
+
+        It is the counterpart of the method that takes already filtered logits of ids; latents have no filters.
+        """
         return LatentDistribution(
             self.chain, processed_outputs, tensors.guidance_scale, tensors.temperature, self.head_steps
         )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Drafters of latents: chains of a small network's own latents, and initial latents of Jacobi windows.
+"""Drafters of latents: draft chains that a small network generates, and initial latents of Jacobi windows.
 
 A network that drafts ids (`core.drafters.network.state`) also drafts latents: its hidden states condition a denoising
-chain instead of giving logits. With shared noise its chain draws with the noise of the position, so that it draws what
-the target will draw where their means are close. Otherwise the trajectory of every latent is part of the draft, for the
-coupling to follow.
+chain instead of giving logits. With shared noise a latent is sampled with the noise of its position, so that it is what
+the target will sample where their means are close. Otherwise the denoising trajectory of every latent is part of the
+draft, and the coupled verifier follows it.
 """
 
 from __future__ import annotations
@@ -30,45 +30,56 @@ from polydraft.core.target.state import BatchState
 
 @dataclass
 class LatentChainDrafter:
-    """Drafter of chains of `depth` latents a pass; raises UnsupportedMethod if its noise is not the target's."""
+    """Drafter that generates a chain of `depth` latents per target pass, one after the other."""
 
     network: DrafterNetwork  # predicts the hidden states that condition the denoising chain
-    sampler: LatentSampler
-    depth: int
+    sampler: LatentSampler  # samples draft latents given these hidden states
+    depth: int  # number of draft latents
 
     def __post_init__(self) -> None:
-        samplers: Any = (self.sampler, self.network.target)
-        drafted, target = (
-            (chain.size, chain.init_std, *chain.step_stds) for chain in (sampler.chain for sampler in samplers)
+        """Raise UnsupportedMethod if the drafter's denoising noise differs from the target's."""
+        owners: Any = (self.sampler, self.network.target)
+        draft_noise, target_noise = (
+            (chain.size, chain.init_std, *chain.step_stds) for chain in (owner.chain for owner in owners)
         )
-        if drafted != target:
+        if draft_noise != target_noise:
             raise UnsupportedMethod(
                 "this drafter's chain has other noise than its target's, and its drafts would hardly ever be kept; use "
                 "a drafter with the target's coordinates and levels of noise."
             )
 
     def begin(self, drafter_state: DrafterCacheState | None, prompts: PrefillOutput) -> DrafterCacheState:
+        """Run the network over new prompts and append rows for them to the drafter's state (None: create it)."""
         cache, num_cached = self.network.prefill(None if drafter_state is None else drafter_state.cache, prompts)
         return DrafterCacheState.with_prompts(drafter_state, cache, num_cached, prompts)
 
     def observe(self, state: BatchState, drafter_state: DrafterCacheState, outcome: DraftOutcome) -> None:
+        """Store the committed latents and the target's hidden states, which the next draft processes first."""
         drafter_state.observe(outcome)
 
     def draft(self, state: BatchState, drafter_state: DrafterCacheState, sampler: Any, noise: Noise) -> Draft:
-        max_depth = self.network.depth_within_context(drafter_state)
+        """Return a chain of `depth` latents after every root, shorter where the network runs out of positions.
+
+        Args:
+            state (BatchState): Committed state of the target, B sequences.
+            drafter_state (DrafterCacheState): KV cache of the network, and committed latents it has not processed.
+            sampler (Any): The target's sampler; not used, since the drafter has its own.
+            noise (Noise): Noise of the batch; with shared noise the draft needs no trajectories.
+        """
+        max_depth = self.network.depth_within_context(drafter_state)  # [B], or None if there is no limit
         if max_depth is not None and all_equal_without_sync(max_depth <= 0):
             return Draft.empty(drafter_state.new_tokens)
         num_new = max_without_sync(drafter_state.num_new, drafter_state.new_tokens.shape[1])
         new_tokens, new_hidden = drafter_state.new_tokens[:, :num_new], drafter_state.new_hidden_states[:, :, :num_new]
         outputs = self.network.forward_committed(state, drafter_state, new_tokens, new_hidden, self.depth)
-        parent_index = torch.zeros_like(drafter_state.num_new)[:, None]  # a chain has one frontier node
+        parent_index = torch.zeros_like(drafter_state.num_new)[:, None]  # [B, 1]: a chain has one node per level
         latents: list[Tensor] = []
         trajectories: list[SampledTrajectory] = []
         for level in range(self.depth):
             if latents:
                 outputs = self.network.forward_children(outputs, drafter_state, latents[-1], parent_index)
-            hidden = outputs.hidden_states.unflatten(0, (len(state), -1)).transpose(1, 2)
-            distribution = self.sampler(hidden, state.sampling_tensors)
+            hidden_states = outputs.hidden_states.unflatten(0, (len(state), -1)).transpose(1, 2)  # [B, 1, R, D]
+            distribution = self.sampler(hidden_states, state.sampling_tensors)
             if noise.uses_shared_noise:
                 positions = state.num_generated[:, None] + level
                 latents.append(distribution.sample(noise.at_positions(positions)))
@@ -81,11 +92,11 @@ class LatentChainDrafter:
 
 
 class LatentLMDrafterNetwork(DrafterNetwork):
-    """Independent small model with a head of its own over a KV cache, for the target's prompts and latents."""
+    """Independent draft model of latents: a small backbone with its own embeddings and its own denoising head."""
 
     def __init__(self, model: PreTrainedModel, head: DenoisingHead, target: LatentTarget) -> None:
         use_cfg = target.num_branches > 1
-        self.draft_target = LatentTarget(model, head, begin=target.begin, guided=use_cfg)
+        self.draft_target = LatentTarget(model, head, begin=target.begin_id, guided=use_cfg)
         if self.draft_target.num_token_ids < target.num_token_ids:
             raise UnsupportedMethod(
                 f"this drafter reads prompts of {self.draft_target.num_token_ids} ids and its target writes "
@@ -94,32 +105,44 @@ class LatentLMDrafterNetwork(DrafterNetwork):
         super().__init__(self.draft_target.network, target)
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
+        """Return embeddings `[B*R, N, D]` of latents `[B, N, C]` or ids `[B, N]`.
+
+        Of the target's hidden states `[B, R, N, …]` only the number of guidance branches R is used.
+        """
         return self.draft_target.embed(tokens).repeat_interleave(hidden_states.shape[1], 0)
 
     def prompt_inputs(self, prompts: PrefillOutput) -> tuple[Tensor, Tensor]:
+        """Return prompt ids `[B*R, L]`, and the KV entries to keep `[B, R]`: all but the root, the last prompt id."""
         return prompts.ids, prompts.branch_lens - 1
 
 
 @dataclass
 class PreviousLatentFiller:
-    """Initializer of Jacobi windows of latents: every position draws from the distribution of the one before."""
+    """Initializer of Jacobi windows of latents: samples new positions from the distribution after the last guess."""
 
     size: int  # number of coordinates of a latent
     head_steps: int = 1  # diffusion steps at which the head is evaluated
 
     def empty_window(self, prompts: PrefillOutput, window: int) -> tuple[Tensor, Tensor]:
+        """Return NaN guesses `[B, window, C]`, and zero hidden states `[B, R, D]` for rows no pass has scored yet."""
         hidden_states = prompts.hidden_states
-        rows, branches, _, width = hidden_states.shape
-        latents = empty_latents(rows, window, self.size, hidden_states.device)
-        return latents, hidden_states.new_zeros(rows, branches, width)
+        batch_rows, branches, _, hidden_size = hidden_states.shape
+        latents = empty_latents(batch_rows, window, self.size, hidden_states.device)
+        return latents, hidden_states.new_zeros(batch_rows, branches, hidden_size)
 
     def fill_window(
-        self, state: BatchState, guesses: Tensor, num_known: Tensor, last_logits: Tensor, sampler: LatentSampler,
+        self, state: BatchState, guesses: Tensor, num_scored: Tensor, last_logits: Tensor, sampler: LatentSampler,
         noise: Noise,
     ) -> Tensor:  # fmt: skip
-        """Return a latent for every position of the window, `[B, W, C]`.
+        """Return an initial latent for every position of the window, `[B, W, C]`.
 
-        `last_logits` are the hidden states after the last known guess, `[B, R, D]`.
+        Args:
+            state (BatchState): Committed state of the target.
+            guesses (Tensor): [B, W, C] guesses of the last pass; only their number W is used.
+            num_scored (Tensor): [B, 1] how many of them the last pass scored; not used.
+            last_logits (Tensor): [B, R, D] hidden states after the last scored guess.
+            sampler (LatentSampler): The target's sampler.
+            noise (Noise): Noise of the batch.
         """
         sparse_sampler = replace(sampler, head_steps=self.head_steps)
         return sample_ahead(last_logits, sparse_sampler, state, guesses.shape[1], noise)

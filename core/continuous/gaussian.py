@@ -1,10 +1,10 @@
 """Gaussian steps: densities, residuals, and couplings that keep a drafted step as often as any coupling can.
 
-    kept = noise.fresh_uniforms(K).log() < p.log_density(y) - q.log_density(y)
-    x, kept = sample_maximal_coupling(y, q, p, active, noise)   # draws of p that are y, draws of q, where `kept`
+    is_kept = noise.fresh_uniforms(K).log() < p.log_density(y) - q.log_density(y)
+    x, is_kept = sample_maximal_coupling(y, q, p, active, noise)   # samples of p; those of q, y, where `is_kept`
 
-A standard deviation is one number per row if the chain's noise is fixed, or one per coordinate if a head has learnt it.
-A coordinate of standard deviation 0 equals its mean, and has no noise in both distributions or in neither.
+A standard deviation is one number per batch row if the chain's noise is fixed, or one per coordinate if a head has
+learnt it. A coordinate of standard deviation 0 equals its mean, and has no noise in both distributions or in neither.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from polydraft.core.sampling.noise import Noise, RejectionDraws
 
-MAX_PROPOSALS = 256  # proposals that are drawn at once
+MAX_PROPOSALS = 256  # largest number of proposals per batched draw of rejection sampling
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Gaussian with independent coordinates at every column, float64."""
+    """Gaussian with C independent coordinates at each of K positions of every sequence, float64."""
 
     mean: Tensor  # [B, K, C]
     std: Tensor  # [B, 1, 1] or [B, K, C]
@@ -31,44 +31,47 @@ class Gaussian:
 
     @property
     def is_noisy(self) -> bool:
-        """Return whether every coordinate is known to have noise."""
+        """Return whether every coordinate has noise, as far as the host knows: False if `fixed_std` is 0 or None."""
         return bool(self.fixed_std)
 
     @staticmethod
     def concatenate(parts: Sequence[Gaussian]) -> Gaussian:
-        """Join Gaussians along the columns."""
+        """Join Gaussians of successive positions along K; all must have the same `fixed_std`."""
         is_fixed = parts[0].fixed_std is not None
         std = parts[0].std if is_fixed else torch.cat([part.std for part in parts], 1)
         return Gaussian(torch.cat([part.mean for part in parts], 1), std, parts[0].fixed_std)
 
-    def first_columns(self, columns: int) -> Gaussian:
-        """Return the first `columns` columns."""
-        return Gaussian(self.mean[:, :columns], self.std[:, :columns], self.fixed_std)
+    def first_positions(self, num: int) -> Gaussian:
+        """Return the Gaussians at the first `num` of the K positions."""
+        return Gaussian(self.mean[:, :num], self.std[:, :num], self.fixed_std)
 
     def select(self, index: tuple[Tensor, ...]) -> Gaussian:
-        """Return the columns at rows and columns `index` `[N]`, as `[N, 1, C]`."""
+        """Return the Gaussians at `index`, a pair of batch rows `[N]` and positions `[N]`, with mean `[N, 1, C]`."""
         return Gaussian(self.mean[index][:, None], self.std.expand_as(self.mean)[index][:, None], self.fixed_std)
 
     def is_finite(self) -> Tensor:
-        """Return a mask `[B, K]` of columns with finite means and standard deviations."""
+        """Return a mask `[B, K]` of positions whose means and standard deviations are all finite."""
         return (self.mean.isfinite() & self.std.isfinite()).all(-1)
 
     def from_normals(self, normals: Tensor) -> Tensor:
-        """Return the draws that standard normals give, `[B, K, C]`."""
+        """Return the samples `mean + std * normals`, `[B, K, C]`."""
         return self.mean + self.std * normals
 
     def to_normals(self, x: Tensor) -> Tensor:
-        """Return the standard normals that give x in `from_normals`; 0 for coordinates without noise."""
+        """Return the standard normals `[B, K, C]` that `from_normals` maps to x; 0 for coordinates without noise."""
         difference = x - self.mean
         return difference / self.std if self.is_noisy else torch.where(self.std > 0, difference / self.std, 0)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Return the log density at x `[B, K]` up to a constant; -inf if a coordinate without noise is not its mean."""
-        terms = -self.to_normals(x).square() / 2
+        """Return the log density `[B, K]` at x `[B, K, C]`, up to a constant that depends on C alone.
+
+        It is -inf if a coordinate of standard deviation 0 differs from its mean.
+        """
+        exponents = -self.to_normals(x).square() / 2
         if self.is_noisy:
-            return (terms - self.std.log()).sum(-1)
+            return (exponents - self.std.log()).sum(-1)
         without_noise = torch.where(x == self.mean, 0.0, -torch.inf)
-        return torch.where(self.std > 0, terms - self.std.log(), without_noise).sum(-1)
+        return torch.where(self.std > 0, exponents - self.std.log(), without_noise).sum(-1)
 
     def log_std_product(self) -> Tensor:
         """Return the log of the product of the standard deviations of coordinates that have noise, `[B, K]`."""
@@ -77,73 +80,93 @@ class Gaussian:
 
 
 def sample_maximal_coupling(y: Tensor, q: Gaussian, p: Gaussian, active: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-    """Return draws of p that equal y, draws of q, as often as any coupling allows.
+    """Sample from p such that the result equals y, a sample of q, with the highest probability that is possible.
 
-    y is kept with probability min(1, p/q). Otherwise, if the standard deviations are equal, its noise is reflected at
-    the plane between the two means (Bou-Rabee, Eberle and Zimmer 2020, "Coupling and convergence for Hamiltonian Monte
-    Carlo", section 2.3); if not, the residual of p over q is drawn by rejection (Leviathan et al. 2023, section 2.3,
-    for densities).
+    y is kept with probability min(1, p(y)/q(y)). Otherwise, if both standard deviations are fixed and equal, its noise
+    is reflected at the plane between the two means (Bou-Rabee, Eberle and Zimmer 2020, "Coupling and convergence for
+    Hamiltonian Monte Carlo", section 2.3); if not, the residual of p over q is drawn by rejection (Leviathan et al.
+    2023, section 2.3, for densities).
 
     Args:
-        y (Tensor): [B, K, C] draws of q.
+        y (Tensor): [B, K, C] samples of q.
         q (Gaussian): Distribution of y.
-        p (Gaussian): Distribution to draw from.
-        active (Tensor): [B, K] bool, columns whose result counts.
-        noise (Noise): Noise of the batch.
+        p (Gaussian): Distribution to sample from.
+        active (Tensor): [B, K] bool, positions whose result is used; elsewhere the samples may be anything.
+        noise (Noise): Noise of the batch; fresh noise is used.
 
     Returns:
-        tuple[Tensor, Tensor]: draws [B, K, C], and a mask [B, K] of those that are y.
+        tuple[Tensor, Tensor]: samples of p [B, K, C], and a mask [B, K] of positions where y was kept.
     """
-    kept = noise.fresh_uniforms(y.shape[1]).log() < p.log_density(y) - q.log_density(y)
+    is_kept = noise.fresh_uniforms(y.shape[1]).log() < p.log_density(y) - q.log_density(y)
     if p.fixed_std is None or p.fixed_std != q.fixed_std:
-        otherwise = sample_residual(p, q, active & ~kept, noise.rejection_draws(y.shape[1]))
+        replacement = sample_residual(p, q, active & ~is_kept, noise.rejection_draws(y.shape[1]))
     else:
-        otherwise = reflect_noise(y, q, p) if p.is_noisy else p.mean
-    return torch.where(kept[..., None], y, otherwise), kept
+        replacement = reflect_noise(y, q, p) if p.is_noisy else p.mean
+    return torch.where(is_kept[..., None], y, replacement), is_kept
 
 
 def reflect_noise(y: Tensor, q: Gaussian, p: Gaussian) -> Tensor:
-    """Return the draw of p whose noise is that of y under q, reflected; both have the same standard deviation."""
-    z, shift = q.to_normals(y), (q.mean - p.mean) / p.std
-    length = shift.square().sum(-1, keepdim=True)
-    along = (z * shift).sum(-1, keepdim=True) / length.clamp(min=torch.finfo(length.dtype).tiny)
-    return p.from_normals(z - 2 * along * shift)
+    """Return a sample of p whose noise is the noise of y, reflected at the plane between the means of q and p.
+
+    This is the rejected part of a maximal coupling if q and p have the same standard deviation. All are `[B, K, C]`.
+    """
+    normals, shift = q.to_normals(y), (q.mean - p.mean) / p.std
+    squared_length = shift.square().sum(-1, keepdim=True)
+    # equal means, a length of 0, need no reflection; the clamp avoids 0 / 0
+    projection = (normals * shift).sum(-1, keepdim=True) / squared_length.clamp(min=torch.finfo(shift.dtype).tiny)
+    return p.from_normals(normals - 2 * projection * shift)
 
 
 def sample_residual(p: Gaussian, q: Gaussian, active: Tensor, draws: RejectionDraws) -> Tensor:
-    """Return draws of the normalised residual (p - q)+ where `active` `[B, K]` is set, else the mean of p, `[B, K, C]`.
+    """Sample the normalised residual max(p - q, 0) by rejection.
 
-    On average this takes one proposal more than the drafted step; a limit on proposals would bias the result.
+    The number of proposals is not limited, since a limit would bias the result.
+
+    Args:
+        p (Gaussian): [B, K, C] target distribution, from which proposals are drawn.
+        q (Gaussian): [B, K, C] draft distribution.
+        active (Tensor): [B, K] bool, positions that need a sample.
+        draws (RejectionDraws): [B, K] noise streams of the proposals.
+
+    Returns:
+        Tensor: [B, K, C] samples where `active` is set, the mean of p elsewhere.
     """
     x = p.mean.clone()
-    pending, num_tried, width = active.nonzero(), 0, 1
+    # proposals are drawn in rounds of 1, 2, 4, … per position that has no sample yet
+    pending, num_previous, num_proposals = active.nonzero(), 0, 1  # pending: [M, 2] batch rows and positions
     while len(pending):
         index = pending.unbind(1)
-        proposals, passed = propose(p.select(index), q.select(index), 0.0, draws.select(index), num_tried, width)
-        done, first = passed.any(1), passed.byte().argmax(1)
-        rows = torch.arange(len(done), device=done.device)
-        x[tuple(part[done] for part in index)] = proposals[rows, first][done]
-        pending, num_tried, width = pending[~done], num_tried + width, min(2 * width, MAX_PROPOSALS)
+        proposals, is_accepted = draw_proposals(
+            p.select(index), q.select(index), 0.0, draws.select(index), num_previous, num_proposals
+        )  # [M, num_proposals, C] and [M, num_proposals]
+        is_done, first_accepted = is_accepted.any(1), is_accepted.byte().argmax(1)
+        proposal_rows = torch.arange(len(is_done), device=is_done.device)
+        x[tuple(part[is_done] for part in index)] = proposals[proposal_rows, first_accepted][is_done]
+        pending, num_previous = pending[~is_done], num_previous + num_proposals
+        num_proposals = min(2 * num_proposals, MAX_PROPOSALS)
     return x
 
 
-def propose(
-    p: Gaussian, q: Gaussian, log_factor: float | Tensor, draws: RejectionDraws, first: int, width: int
+def draw_proposals(
+    p: Gaussian, q: Gaussian, log_factor: float | Tensor, draws: RejectionDraws, num_previous: int, num_proposals: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw proposals of p, which pass with probability (f p - q)+ / (f p) for f = e^log_factor.
+    """Propose samples of p for rejection sampling of the residual max(f p - q, 0), where f = exp(log_factor).
+
+    A proposal is accepted with probability max(f p - q, 0) / (f p).
 
     Args:
         p (Gaussian): [N, 1, C] distribution of the proposals.
         q (Gaussian): [N, 1, C] distribution that is subtracted.
         log_factor (float | Tensor): [N, 1], or a number.
-        draws (RejectionDraws): Noise of the proposals.
-        first (int): Index of the first proposal.
-        width (int): Number of proposals.
+        draws (RejectionDraws): [N] noise streams of the proposals.
+        num_previous (int): Number of proposals that earlier calls took from the streams.
+        num_proposals (int): Number of proposals per stream.
 
     Returns:
-        tuple[Tensor, Tensor]: proposals [N, width, C], and a mask [N, width] of those that pass; proposals that are not
-            finite pass.
+        tuple[Tensor, Tensor]: proposals [N, num_proposals, C], and a mask [N, num_proposals] of accepted ones. NaN
+            proposals count as accepted, so that rejection sampling always ends.
     """
-    normals, uniforms = draws.draw(first, width, p.mean.shape[-1])
+    normals, uniforms = draws.draw(num_previous, num_proposals, p.mean.shape[-1])
     x = p.from_normals(normals)
+    # negated, so that a comparison with NaN accepts
     return x, ~(uniforms.log() <= q.log_density(x) - p.log_density(x) - log_factor)

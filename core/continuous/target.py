@@ -25,7 +25,7 @@ from polydraft.core.sampling.params import OFF, SamplingParams, SamplingTensors
 from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
 from polydraft.core.target.state import BatchState
 
-MAX_LATENT = 1e12  # limit of coordinates, so that squares of inputs stay finite
+MAX_LATENT = 1e12  # bound of a latent's coordinates, so that squares of inputs stay finite
 IDS_ONLY = ("top_k", "top_p", "min_p", "repetition_penalty", "min_tokens", "repetition_aware")
 
 
@@ -43,18 +43,25 @@ class DenoisingHead(DenoisingChain, Protocol):
 class LatentPrefill(PrefillOutput):
     """Prefill output of a target of latents."""
 
-    size: int = 0  # number of coordinates of a latent
+    latent_size: int = 0  # number of coordinates of a latent
 
     @property
     def root_tokens(self) -> Tensor:
-        """Return the roots `[B, 1, C]`, which are no latents yet (NaN)."""
-        return empty_latents(len(self.branch_lens), 1, self.size, self.branch_lens.device)
+        """Return the root tokens `[B, 1, C]`, NaN: the last prompt token is an id and has no latent."""
+        return empty_latents(len(self.branch_lens), 1, self.latent_size, self.branch_lens.device)
 
 
 class LatentTarget(CausalTarget):
-    """Target of latents, which are float32 whatever type the weights have.
+    """Target whose tokens are latents: a causal backbone, and a denoising head in the place of an LM head.
 
-    `begin` is the id that every prompt ends with.
+    Latents are float32 whatever type the weights have.
+
+    Args:
+        model (PreTrainedModel): Backbone with an embedding of prompt ids.
+        head (DenoisingHead): Denoising chain, which also embeds latents for the backbone.
+        begin (int): The id that every prompt ends with, after which latents are generated.
+        guided (bool): Give every sequence a conditional and an unconditional guidance branch.
+        context (int | None): Most positions of a sequence; None: the model's own limit.
     """
 
     def __init__(
@@ -68,46 +75,64 @@ class LatentTarget(CausalTarget):
     ) -> None:
         super().__init__(model, guided=guided, context=context)
         prepare_linears(head.eval())  # nearly all its time is in linear layers
-        self.chain, self.begin = head, begin
-        first = torch.tensor([begin], device=self.device)
+        self.chain, self.begin_id = head, begin
+        begin_ids = torch.tensor([begin], device=self.device)
         with torch.inference_mode():
-            self.first = self.model.get_input_embeddings()(first)  # [1, D]
+            self.begin_embedding = self.model.get_input_embeddings()(begin_ids)  # [1, D]
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return embeddings `[..., D]` of latents `[..., C]`, or of prompt ids `[...]`."""
+        """Return embeddings `[..., D]` of latents `[..., C]`, or of prompt ids `[...]`.
+
+        NaN latents (prompt positions) and latents too large for the backbone get the embedding of the begin id.
+        """
         if not tokens.is_floating_point():
             return super().embed(tokens)
         is_missing = ~is_readable(tokens)[..., None]
-        return torch.where(is_missing, self.first, self.chain.embed(tokens.masked_fill(is_missing, 0)))
+        return torch.where(is_missing, self.begin_embedding, self.chain.embed(tokens.masked_fill(is_missing, 0)))
 
     def backbone_inputs(self, state: BatchState, tokens: Tensor) -> Tensor:
+        """Return the embeddings of latents `[B, N, C]`, repeated for R guidance branches, `[B*R, N, D]`."""
         return self.embed(tokens).repeat_interleave(self.num_branches, 0)
 
     def compute_outputs(self, hidden_states: Tensor, settings: SamplingTensors, t: Tensor) -> Tensor:
+        """Return the sampler's inputs `[B, N, R, D]` for hidden states `[B, R, N, D]`: the hidden states themselves."""
         return hidden_states.transpose(1, 2)
 
     def dummy_tokens(self, count: int) -> Tensor:
+        """Return `[count, C]` varied latents for trial passes; their values do not matter."""
         coordinates = cached_arange(self.chain.size, self.device)
         return (cached_arange(count, self.device)[:, None] * 1.7 + coordinates * 0.9).sin()
 
     def empty_state(self) -> BatchState:
+        """Return a state without rows, whose token tensor holds latents, `[0, 0, C]`."""
         state = super().empty_state()
         state.tokens = empty_latents(0, 0, self.chain.size, self.device)
         return state
 
     def check_prompts(self, prompts: list[PromptInputs]) -> None:
+        """Raise InvalidArgument for prompts that cannot be used, or sampling parameters that apply to ids only."""
         for prompt in prompts:
             check_latent_sampling(prompt.sampling_params)
         super().check_prompts(prompts)
 
     def pad_prompt_tokens(self, ids: Tensor) -> Tensor:
+        """Return the token tensor of prompts `[B, L]`: NaN latents `[B, L rounded up to whole blocks, C]`."""
         return empty_latents(len(ids), round_up_to_blocks(ids.shape[1]), self.chain.size, self.device)
 
     def run_prefill(
         self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
     ) -> PrefillOutput:
+        """Run the backbone over prompts and write their KV entries.
+
+        Args:
+            state (BatchState): Already has rows for the prompts.
+            prompts (list[PromptInputs]): Prompts as the caller gave them.
+            ids (Tensor): [B*R, L] prompt ids, right-padded.
+            lengths (Tensor): [B, R] lengths of the guidance branches.
+            rows (slice): Physical rows of the KV cache to fill.
+        """
         prefill = super().run_prefill(state, prompts, ids, lengths, rows)
-        return LatentPrefill(prefill.ids, prefill.branch_lens, prefill.hidden_states, size=self.chain.size)
+        return LatentPrefill(prefill.ids, prefill.branch_lens, prefill.hidden_states, latent_size=self.chain.size)
 
 
 def check_latent_sampling(sampling: SamplingParams) -> None:
@@ -125,10 +150,10 @@ def check_latent_sampling(sampling: SamplingParams) -> None:
 
 
 def is_readable(tokens: Tensor) -> Tensor:
-    """Return a mask `[…]` of tokens `[…, C]` that are latents and small enough for the backbone."""
+    """Return a mask `[…]` of tokens `[…, C]` that are latents (not NaN) and small enough for the backbone."""
     return (tokens.abs() < MAX_LATENT).all(-1)
 
 
 def empty_latents(rows: int, length: int, size: int, device: torch.device) -> Tensor:
-    """Return tokens `[rows, length, size]` that are no latents yet (NaN)."""
+    """Return NaN tokens `[rows, length, size]`: positions whose latents are not generated yet."""
     return torch.full((rows, length, size), torch.nan, device=device)

@@ -1,6 +1,6 @@
 """Distillation of drafter networks from a target, on sequences that the target itself generated.
 
-    examples = collect(method, prompts)                                         # outputs of the target
+    outputs = generate_outputs(method, prompts)                                 # of the target, for `Examples`
     distil(partial(kl_loss, target), student, source, minutes=10, folder=out)   # resumable
 
 On-policy labels are the largest lever there is (Zhou et al. 2024, DistillSpec, arXiv 2310.08461, section 4).
@@ -33,9 +33,9 @@ from polydraft.core.model.linear import dense_weight
 from polydraft.core.model.precision import mixed_precision
 from polydraft.core.target.causal import CausalTarget, PromptInputs
 
-SAVE_EVERY = 60  # seconds; saving takes at most a twentieth of the time
-EVAL_EVERY = 50  # steps
-STATE_FILE = "training.safetensors"  # progress of a run
+SAVE_EVERY = 60  # seconds between checkpoints, more where saving would take over a twentieth of the time
+EVAL_EVERY = 50  # training steps between evaluations
+STATE_FILE = "training.safetensors"  # weights, optimiser moments and progress, to resume from
 # decoders with image inputs: the text-only architecture with the same layers and plain positions
 TEXT_MODEL_TYPES = {
     "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe",
@@ -43,8 +43,11 @@ TEXT_MODEL_TYPES = {
 IMAGE_ROPE_FIELDS = ("mrope_section", "mrope_interleaved")  # rotary fields for image positions
 
 
-def collect(method: Method, prompts: list[PromptInputs]) -> list[Tensor]:
-    """Return the generated ids of every prompt, generated with `method` (an identical one costs nothing but time)."""
+def generate_outputs(method: Method, prompts: list[PromptInputs]) -> list[Tensor]:
+    """Return the token ids that the target generates for every prompt, `[L_i]` each, decoded with `method`.
+
+    A method with the guarantee "identical" or "exact" only changes the time that this takes.
+    """
     batch = start_batch(method, prompts)
     for _ in decode(method, batch):
         pass
@@ -55,7 +58,16 @@ def collect(method: Method, prompts: list[PromptInputs]) -> list[Tensor]:
 def target_and_draft_log_probs(
     target: CausalTarget, student: PreTrainedModel, examples: Examples
 ) -> tuple[Tensor, Tensor]:
-    """Return log p and log q at the positions that count, `[M, V]` each; no gradient reaches the target."""
+    """Return log probabilities of target and student at the M positions in the loss mask.
+
+    Args:
+        target (CausalTarget): Target; it gets no gradient.
+        student (PreTrainedModel): Independent draft model; it sees the text without image placeholders.
+        examples (Examples): Sequences with their loss mask.
+
+    Returns:
+        tuple[Tensor, Tensor]: log p of the target and log q of the student, [M, V] each.
+    """
     with torch.no_grad():
         hidden = run_target(target, examples)[0][examples.loss_mask]
         p = target.compute_logits(hidden).float().log_softmax(-1)
@@ -67,7 +79,7 @@ def target_and_draft_log_probs(
 
 
 def kl_loss(target: CausalTarget, student: PreTrainedModel, examples: Examples) -> Tensor:
-    """Return the mean KL(target || student) in nats over the positions that count."""
+    """Return the mean KL(target || student) in nats over the positions in the loss mask, a scalar."""
     p, q = target_and_draft_log_probs(target, student, examples)
     return F.kl_div(q, p, log_target=True, reduction="batchmean")
 
@@ -76,34 +88,35 @@ def distil(
     objective: Callable[[Any, Examples], Tensor], student: Any, source: Iterator[Examples], *, minutes: float,
     folder: Path, rate: float = 1.5e-3, evaluate: Callable[[], float] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train `student` for `minutes` of wall time in all, resuming from `folder` if a run was stopped there.
+    """Train a drafter for `minutes` of wall time in all, resuming from `folder` if an earlier run was stopped there.
 
-    Checkpoints are safetensors and JSON, each complete or not there; Ctrl-C leaves one if a step was made. The learning
-    rate follows the clock. However little time there is, a step is made.
+    The learning rate warms up over 50 steps and then follows a cosine over the wall time. Checkpoints are written
+    atomically, also on Ctrl-C after the first step. At least one step is made, however little time there is.
 
     Args:
         objective (Callable[[Any, Examples], Tensor]): Loss of (student, examples), in nats or close to it.
-        student (Any): Network to train.
-        source (Iterator[Examples]): Batches of examples.
-        minutes (float): Wall time, including earlier runs.
+        student (Any): Drafter network to train.
+        source (Iterator[Examples]): Batches of examples, endless.
+        minutes (float): Wall time, including earlier runs that were stopped.
         folder (Path): Folder for checkpoints and the trained weights.
         rate (float): Peak learning rate.
-        evaluate (Callable[[], float] | None): Held-out loss. At the end it decides whether the last weights are kept or
-            the best ones evaluated before, since a few examples are soon memorised.
+        evaluate (Callable[[], float] | None): Returns the held-out loss, every EVAL_EVERY steps and at the end. The
+            weights with the lowest loss are kept, since few examples are soon memorised; None keeps the last ones.
 
     Returns:
         dict[str, Any]: `seconds`, `step`, the loss `curve` and, if evaluated, the `best` loss.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
-    progress, best = resume(folder, student, optimiser)
-    budget, before, started, saved, cost = minutes * 60, progress["seconds"], time.monotonic(), time.monotonic(), 0.0
-    with tqdm(total=round(budget), initial=min(round(before), round(budget)), unit="s", desc="distil") as bar:
+    progress, best_weights = resume(folder, student, optimiser)
+    budget, earlier_seconds, started_at = minutes * 60, progress["seconds"], time.monotonic()
+    saved_at, save_seconds = started_at, 0.0
+    with tqdm(total=round(budget), initial=min(round(earlier_seconds), round(budget)), unit="s", desc="distil") as bar:
         try:
-            while (elapsed := before + time.monotonic() - started) < budget or not progress["step"]:
-                factor = min(1.0, (progress["step"] + 1) / 50)
-                share = elapsed / budget if elapsed < budget else 1.0
-                factor *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share))
+            while (elapsed := earlier_seconds + time.monotonic() - started_at) < budget or not progress["step"]:
+                factor = min(1.0, (progress["step"] + 1) / 50)  # linear warm-up
+                time_fraction = elapsed / budget if elapsed < budget else 1.0
+                factor *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * time_fraction))
                 optimiser.param_groups[0]["lr"] = rate * factor
                 loss = objective(student, next(source))
                 optimiser.zero_grad()
@@ -116,53 +129,71 @@ def distil(
                     point = {"seconds": round(elapsed), "step": progress["step"]}
                     progress["curve"].append(point | {"train": loss.item(), "held_out": held_out})
                     if held_out < progress.get("best", math.inf):
-                        progress["best"], best = held_out, copy_weights(student)
+                        progress["best"], best_weights = held_out, copy_weights(student)
                 bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
                 bar.update(min(round(elapsed), round(budget)) - round(bar.n))
-                if time.monotonic() - saved > max(SAVE_EVERY, 20 * cost):
-                    saved = time.monotonic()
-                    save_checkpoint(folder, student, optimiser, progress, best)
-                    saved, cost = time.monotonic(), time.monotonic() - saved
+                if time.monotonic() - saved_at > max(SAVE_EVERY, 20 * save_seconds):
+                    save_started_at = time.monotonic()
+                    save_checkpoint(folder, student, optimiser, progress, best_weights)
+                    saved_at = time.monotonic()
+                    save_seconds = saved_at - save_started_at
         except KeyboardInterrupt:
             if progress["step"]:
-                save_checkpoint(folder, student, optimiser, progress, best)
+                save_checkpoint(folder, student, optimiser, progress, best_weights)
             raise
-    progress["seconds"] = max(budget, before)
-    if best and evaluate is not None:
-        if (last := evaluate()) > progress["best"]:
-            student.load_state_dict(best, strict=False)
+    progress["seconds"] = max(budget, earlier_seconds)
+    if best_weights and evaluate is not None:
+        if (last_loss := evaluate()) > progress["best"]:
+            student.load_state_dict(best_weights, strict=False)
         else:
-            progress["best"], best = last, copy_weights(student)
-    save_checkpoint(folder, student, optimiser, progress, best)
+            progress["best"], best_weights = last_loss, copy_weights(student)
+    save_checkpoint(folder, student, optimiser, progress, best_weights)
     return progress
 
 
 def copy_weights(student: Any) -> dict[str, Tensor]:
-    """Return copies of all parameters."""
+    """Return copies of all parameters of `student`, by name."""
     return {name: weight.detach().clone() for name, weight in student.named_parameters()}
 
 
 def save_checkpoint(
-    folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict[str, Any], best: dict[str, Tensor]
-) -> None:
-    """Write weights (bf16, for use), and in one file master weights, the best ones, moments and progress."""
+    folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict[str, Any],
+    best_weights: dict[str, Tensor],
+) -> None:  # fmt: skip
+    """Write the trained weights in bf16 for inference, and STATE_FILE with all that `resume` needs.
+
+    Args:
+        folder (Path): Existing folder to write to.
+        student (Any): Network in training.
+        optimiser (torch.optim.Optimizer): Its optimiser, whose moments are stored.
+        progress (dict[str, Any]): Seconds, step and loss curve so far.
+        best_weights (dict[str, Tensor]): Weights with the lowest held-out loss so far; {} if there was no evaluation.
+    """
     moments = {
         f"{index}.{key}": value.detach().clone()
         for index, state in optimiser.state_dict()["state"].items() for key, value in state.items()
     }  # fmt: skip
     masters = {f"master.{name}": weight for name, weight in copy_weights(student).items()}
-    masters |= {f"best.{name}": weight for name, weight in best.items()}
+    masters |= {f"best.{name}": weight for name, weight in best_weights.items()}
     with atomic_dir(folder) as temporary:
         save_file(moments | masters, temporary / STATE_FILE, {"progress": json.dumps(progress)})
         student.save_pretrained(temporary, state_dict=export_state_dict(student))
 
 
 def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Restore what `save_checkpoint` wrote and return progress and best weights; a fresh start if there is nothing."""
+    """Restore weights of `student` and moments of `optimiser` from a checkpoint of `save_checkpoint`, if there is one.
+
+    Returns:
+        tuple[dict[str, Any], dict[str, Tensor]]: progress, and the weights with the lowest held-out loss so far; both
+            are those of a new run if there is no checkpoint.
+
+    Raises:
+        InvalidArgument: The checkpoint is of a network with other parameters.
+    """
     if not (folder / STATE_FILE).exists():
         return {"seconds": 0.0, "step": 0, "curve": []}, {}
-    state: dict[int, dict[str, Tensor]] = {}
-    best: dict[str, Tensor] = {}
+    moments: dict[int, dict[str, Tensor]] = {}  # optimiser state by index of the parameter
+    best_weights: dict[str, Tensor] = {}
     masters = dict(student.named_parameters())
     with convert_load_errors("run", folder), open_tensors(folder / STATE_FILE) as stored:
         shapes = {key: stored.get_slice(key).get_shape() for key in stored.keys()}  # noqa: SIM118 - not a mapping
@@ -174,16 +205,22 @@ def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tupl
                 with torch.no_grad():
                     masters[name].copy_(stored.get_tensor(key))
             elif prefix == "best":
-                best[name] = stored.get_tensor(key).to(masters[name].device)
+                best_weights[name] = stored.get_tensor(key).to(masters[name].device)
             else:
-                state.setdefault(int(prefix), {})[name] = stored.get_tensor(key).clone()
+                moments.setdefault(int(prefix), {})[name] = stored.get_tensor(key).clone()
         progress: dict[str, Any] = json.loads(stored.metadata()["progress"])
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-    return progress, best
+    optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
+    return progress, best_weights
 
 
-def truncated_copy(target: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """Return a text-only student with the target's embeddings, head, norm and `layers` evenly spaced layers."""
+def build_truncated_student(target: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """Return a draft model to train: the target's embeddings, norm and LM head, and `layers` evenly spaced layers.
+
+    It is in fp32 and takes no images, also if the target does.
+
+    Raises:
+        UnsupportedMethod: The architecture of the target's layers cannot be a language model of its own.
+    """
     target_config = target.config.get_text_config()
     depth = target_config.num_hidden_layers
     layer_indices = [round(index * (depth - 1) / max(1, layers - 1)) for index in range(layers)]
@@ -197,8 +234,8 @@ def truncated_copy(target: PreTrainedModel, layers: int) -> PreTrainedModel:
             if int(parts[1]) not in layer_indices:
                 continue
             parts[1] = str(layer_indices.index(int(parts[1])))
-        # packed weights exist nowhere else
-        weights[".".join(parts)] = dense_weight(find_owner(decoder, name)) if tensor.is_meta else tensor
+        # weights that were packed for inference are left on the meta device; their values are unpacked here
+        weights[".".join(parts)] = dense_weight(parameter_owner(decoder, name)) if tensor.is_meta else tensor
     try:
         student.get_decoder().load_state_dict(weights)
     except RuntimeError as error:
@@ -211,7 +248,15 @@ def truncated_copy(target: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def build_text_decoder(config: PretrainedConfig, changes: dict[str, Any]) -> PreTrainedModel:
-    """Build an fp32 causal LM with the layers of `config` and `changes`, without its image modules."""
+    """Build an untrained fp32 causal LM of the architecture of a target's text decoder, without image modules.
+
+    Args:
+        config (PretrainedConfig): Text configuration of the target.
+        changes (dict[str, Any]): Fields that differ from it.
+
+    Raises:
+        UnsupportedMethod: transformers has no stand-alone decoder of this architecture.
+    """
     config_class = (
         CONFIG_MAPPING[TEXT_MODEL_TYPES[config.model_type]] if config.model_type in TEXT_MODEL_TYPES else type(config)
     )
@@ -226,13 +271,13 @@ def build_text_decoder(config: PretrainedConfig, changes: dict[str, Any]) -> Pre
 
 
 def unsupported_model_error(config: PretrainedConfig) -> UnsupportedMethod:
-    """Return the error for layers of which no language model can be built."""
+    """Return the error for a configuration whose layers cannot be a language model of their own."""
     return UnsupportedMethod(
         f"layers of the kind {config.model_type!r} make no language model of their own here; train one of another "
         "kind, such as eagle."
     )
 
 
-def find_owner(module: nn.Module, name: str) -> nn.Module:
-    """Return the submodule of `module` whose weight has this name."""
+def parameter_owner(module: nn.Module, name: str) -> nn.Module:
+    """Return the submodule of `module` that holds the parameter or buffer `name`, a key of the state dict."""
     return module.get_submodule(name.rpartition(".")[0])

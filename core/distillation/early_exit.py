@@ -22,7 +22,16 @@ from polydraft.core.target.causal import CausalTarget
 def target_and_draft_log_probs(
     target: CausalTarget, student: KangarooAdapter, examples: Examples
 ) -> tuple[Tensor, Tensor]:
-    """Return log p and log q at the positions that count, `[M, V]` each."""
+    """Return log probabilities of target and student at the M positions in the loss mask.
+
+    Args:
+        target (CausalTarget): Target, whose LM head the student uses; its own hidden states get no gradient.
+        student (KangarooAdapter): The target's first layers with the adapter in training.
+        examples (Examples): Sequences with their loss mask.
+
+    Returns:
+        tuple[Tensor, Tensor]: log p of the target and log q of the student, [M, V] each.
+    """
     hidden_states, embeddings = run_target(target, examples)
     with torch.no_grad():
         p = target.compute_logits(hidden_states[examples.loss_mask]).float().log_softmax(-1)
@@ -33,6 +42,6 @@ def target_and_draft_log_probs(
 
 
 def kl_loss(target: CausalTarget, student: KangarooAdapter, examples: Examples) -> Tensor:
-    """Return the mean KL(target || student) in nats over the positions that count."""
+    """Return the mean KL(target || student) in nats over the positions in the loss mask, a scalar."""
     p, q = target_and_draft_log_probs(target, student, examples)
     return F.kl_div(q, p, log_target=True, reduction="batchmean")

@@ -23,9 +23,9 @@ class Examples:
     """Token sequences of a batch, right-padded."""
 
     ids: Tensor  # [B, L] token ids, numbered as the target's tokens
-    loss_mask: Tensor  # [B, L] bool, positions whose next token counts
+    loss_mask: Tensor  # [B, L] bool, positions whose prediction of the next token enters the loss
     model_kwargs: Sequence[Mapping[str, Any]] = ()  # further inputs of the target's forward (pixels), one per sequence
-    # [V] bool, ids that stand for images, which a text-only student is not given
+    # [V] bool, placeholder ids that images are inserted at; they are removed for text-only students
     image_placeholder_mask: Tensor | None = None
     cached_outputs: tuple[Tensor, Tensor] | None = None  # result of `run_target`, [B, L, D] each, if it is known
 
@@ -34,7 +34,14 @@ class Examples:
         prompts: Sequence[Sequence[int] | Tensor], outputs: Sequence[Tensor],
         model_kwargs: Sequence[Mapping[str, Any]] = (), image_placeholder_mask: Tensor | None = None,
     ) -> Examples:  # fmt: skip
-        """Join prompts with what was generated for them; positions that predict generated tokens count."""
+        """Build right-padded sequences of prompts and their outputs; the loss covers the output tokens alone.
+
+        Args:
+            prompts (Sequence[Sequence[int] | Tensor]): Token ids of every prompt.
+            outputs (Sequence[Tensor]): [L_i] token ids that the target generated for every prompt.
+            model_kwargs (Sequence[Mapping[str, Any]]): Further inputs of the target's forward, one per prompt.
+            image_placeholder_mask (Tensor | None): [V] bool, placeholder ids of images.
+        """
         length = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True))
         ids = torch.zeros(len(prompts), length, dtype=torch.long)
         loss_mask = torch.zeros(len(prompts), length, dtype=torch.bool)
@@ -45,7 +52,7 @@ class Examples:
         return Examples(ids, loss_mask, model_kwargs, image_placeholder_mask)
 
     def text_only(self) -> Examples:
-        """Return the sequences without image placeholders; positions that count keep their order."""
+        """Return the sequences with image placeholder tokens removed; positions in the loss mask keep their order."""
         if self.image_placeholder_mask is None:
             return self
         is_text = ~self.image_placeholder_mask[self.ids]
@@ -53,7 +60,7 @@ class Examples:
         return Examples(ids, loss_mask)
 
     def to(self, device: torch.device) -> Examples:
-        """Return the examples on `device`; `model_kwargs` move when the target is run."""
+        """Return a copy with all tensors on `device`, except `model_kwargs`, which the target moves when it runs."""
         outputs, image_mask = self.cached_outputs, self.image_placeholder_mask
         return replace(
             self, ids=self.ids.to(device), loss_mask=self.loss_mask.to(device),
@@ -63,7 +70,11 @@ class Examples:
 
 
 def run_target(target: CausalTarget, examples: Examples) -> tuple[Tensor, Tensor]:
-    """Return the target's last hidden states and its input embeddings, `[B, L, D]` each, without gradients."""
+    """Run the target over whole sequences without gradients.
+
+    Returns:
+        tuple[Tensor, Tensor]: hidden states of the last layer, and inputs of the first layer, [B, L, D] each.
+    """
     if examples.cached_outputs is not None:
         return examples.cached_outputs
     model_kwargs = examples.model_kwargs or [{}] * len(examples.ids)
@@ -74,4 +85,4 @@ def run_target(target: CausalTarget, examples: Examples) -> tuple[Tensor, Tensor
     with torch.inference_mode():
         prefill = target.prefill(target.empty_state(), prompts)
         hidden_states, embeddings = prefill.hidden_states[:, 0], prompt_embeddings(target, prefill)
-    return hidden_states.clone(), embeddings.clone()  # inference tensors cannot be trained on
+    return hidden_states.clone(), embeddings.clone()  # tensors made in inference mode cannot enter autograd

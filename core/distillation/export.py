@@ -22,7 +22,10 @@ def export_state_dict(model: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def atomic_dir(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder inside `folder`; on success its files move to `folder`, complete ones only."""
+    """Yield a temporary folder inside `folder`, whose files move to `folder` if the block succeeds.
+
+    So every file in `folder` is complete; if the block raises, nothing in `folder` changes.
+    """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
         yield Path(temporary)
         for file in sorted(Path(temporary).iterdir()):

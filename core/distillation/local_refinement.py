@@ -19,18 +19,32 @@ MAX_TOKENS = 2048  # codebook tokens per step, since each costs logits over the 
 
 
 def neighbour_cross_entropy(target: CausalTarget, student: LocalRefinementModel, examples: Examples) -> Tensor:
-    """Return the mean cross-entropy in nats of an image's codebook tokens, given their neighbours."""
-    ids, is_generated = examples.ids, F.pad(examples.loss_mask[:, :-1], (1, 0))
-    first = is_generated.int().argmax(1, keepdim=True)  # where the generated tokens begin
-    positions = torch.arange(ids.shape[1], device=ids.device) - first
-    rows, columns = (is_generated & (positions >= student.num_preview_tokens)).nonzero(as_tuple=True)
-    chosen = torch.randperm(len(rows), device=ids.device)[:MAX_TOKENS]
-    rows, columns = rows[chosen], columns[chosen]
+    """Return the mean cross-entropy in nats of codebook tokens, each predicted from its neighbours in the image.
+
+    A random sample of at most MAX_TOKENS generated tokens is used; tokens of a low-resolution preview before the image
+    are not among them. The target contributes its embeddings and its LM head, and does not run.
+
+    Args:
+        target (CausalTarget): Target that generated the sequences.
+        student (LocalRefinementModel): Network that predicts a token from K neighbours.
+        examples (Examples): Sequences, whose loss mask marks the positions before generated tokens.
+    """
+    ids, is_generated = examples.ids, F.pad(examples.loss_mask[:, :-1], (1, 0))  # [B, L] each
+    output_start = is_generated.int().argmax(1, keepdim=True)  # [B, 1] index of the first generated token
+    positions = torch.arange(ids.shape[1], device=ids.device) - output_start  # [B, L] counted from output_start
+    sequences, indices = (is_generated & (positions >= student.num_preview_tokens)).nonzero(as_tuple=True)
+    sample = torch.randperm(len(sequences), device=ids.device)[:MAX_TOKENS]
+    sequences, indices = sequences[sample], indices[sample]  # [M] each: sequence and index of every sampled token
     with torch.no_grad():
-        neighbours = ids[rows[:, None], (columns[:, None] - student.neighbour_offsets(ids.device)).clamp(min=0)]
-        embeddings = target.embed(neighbours) * student.neighbour_mask(positions[rows, columns])[..., None]
+        neighbour_indices = (indices[:, None] - student.neighbour_offsets(ids.device)).clamp(min=0)  # [M, K]
+        neighbours = ids[sequences[:, None], neighbour_indices]  # [M, K] token ids
+        # neighbours outside of the image are masked
+        embeddings = target.embed(neighbours) * student.neighbour_mask(positions[sequences, indices])[..., None]
     with mixed_precision(ids.device):
-        projected = [student.project_neighbour(index, part) for index, part in enumerate(embeddings.unbind(1))]
-        hidden_states = student.says(student(torch.stack(projected).sum(0)))
+        projected = [
+            student.project_neighbour(index, neighbour_embeddings)
+            for index, neighbour_embeddings in enumerate(embeddings.unbind(1))
+        ]
+        hidden_states = student.says(student(torch.stack(projected).sum(0)))  # [M, D]
         logits = target.compute_logits(hidden_states.to(target.model.dtype))
-    return F.cross_entropy(logits.float(), ids[rows, columns])
+    return F.cross_entropy(logits.float(), ids[sequences, indices])

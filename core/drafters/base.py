@@ -25,8 +25,8 @@ class DraftOutcome:
     """Draft after its verification."""
 
     draft: Draft
-    distribution: TokenDistribution  # target distribution at every column
-    hidden_states: Tensor  # [B, R, N+1, D] target hidden states at every column
+    distribution: TokenDistribution  # target distribution at the root and every node
+    hidden_states: Tensor  # [B, R, N+1, D] target hidden states at the root and every node, per guidance branch
     verification: VerificationResult
 
 
@@ -45,19 +45,34 @@ class Drafter(Protocol):
         """
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
-        """Return a draft of what follows the root of every row."""
+        """Return a draft of the tokens after the last committed one (the root) of every sequence.
+
+        Args:
+            state (BatchState): Committed state of the target.
+            drafter_state (Any): State that `begin` returned; may be updated.
+            sampler (Sampler): Sampler of the target, whose token constraints also apply to drafts.
+            noise (Noise): Random numbers of the sequences.
+        """
 
     def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
-        """Update the drafter's state after verification; `state` has already committed the accepted tokens."""
+        """Update `drafter_state` in place after a verification.
+
+        Args:
+            state (BatchState): State of the target, with the accepted tokens already committed.
+            drafter_state (Any): State that `begin` returned.
+            outcome (DraftOutcome): The last draft and its verification.
+        """
 
 
 class StatelessDrafter:
     """Mix-in for drafters that depend on the committed tokens alone."""
 
     def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
+        """Return None: there is no state."""
         return None
 
     def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
+        """Do nothing: there is no state."""
         return None
 
 
@@ -65,12 +80,13 @@ class NoDrafter(StatelessDrafter):
     """Plain autoregressive decoding, one token per target pass: the baseline of every comparison."""
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
+        """Return a draft without nodes."""
         return Draft.empty(state.tokens)
 
 
-def extend_state(drafter_state: Any, new: BatchedState) -> Any:
-    """Append the rows of `new` to `drafter_state`, if there is one, and return the state of all rows."""
+def append_drafter_rows(drafter_state: Any, new_rows: BatchedState) -> Any:
+    """Append the batch rows of `new_rows` to `drafter_state` (None: no rows yet), and return the state of all rows."""
     if drafter_state is None:
-        return new
-    drafter_state.append_rows(new)
+        return new_rows
+    drafter_state.append_rows(new_rows)
     return drafter_state

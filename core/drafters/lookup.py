@@ -21,28 +21,29 @@ from polydraft.core.tokens import is_in_mask
 
 @dataclass
 class PromptLookupDrafter(StatelessDrafter):
-    """Drafter that copies what followed the latest occurrence of the longest recurring n-gram."""
+    """Drafter that finds the last tokens of a row earlier in the same row, and copies what followed them there."""
 
-    reach: int = 10  # tokens that are copied
+    reach: int = 10  # tokens that are copied per draft
     ngram: int = 3  # longest n-gram that is matched
     allowed: Tensor | None = field(default=None, repr=False)  # [V] bool, ids that may be drafted; None for all
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
+        """Return a chain of `reach` tokens, copied from after the latest match of the longest n-gram that recurs."""
         tokens, device = state.tokens, state.tokens.device
-        rows, width = tokens.shape
-        last = state.num_tokens[:, None] - 1
-        ends = torch.arange(width, device=device)
-        matches = ends < last  # index j ends an earlier occurrence of the last n tokens
-        match_end = torch.full((rows,), -1, device=device)
+        batch_size, length = tokens.shape
+        last = state.num_tokens[:, None] - 1  # index of the last committed token
+        index = torch.arange(length, device=device)
+        is_match_end = index < last  # [B, L] an earlier occurrence of the last n tokens ends here
+        match_end = torch.full((batch_size,), -1, device=device)  # -1 if nothing matches
         for n in range(1, self.ngram + 1):
-            suffix_token = last - (n - 1)
-            is_equal = tokens.roll(n - 1, 1) == tokens.gather(1, suffix_token.clamp(min=0))
-            matches = matches & is_equal & (ends >= n - 1) & (suffix_token >= 0)
-            latest = torch.where(matches, ends, -1).amax(1)
+            suffix_start = last - (n - 1)  # index of the first of the last n tokens
+            is_equal = tokens.roll(n - 1, 1) == tokens.gather(1, suffix_start.clamp(min=0))
+            is_match_end = is_match_end & is_equal & (index >= n - 1) & (suffix_start >= 0)
+            latest = torch.where(is_match_end, index, -1).amax(1)
             match_end = torch.where(latest >= 0, latest, match_end)  # a longer match replaces a shorter one
         source = match_end[:, None] + torch.arange(1, self.reach + 1, device=device)
         valid = (match_end[:, None] >= 0) & (source <= last)
-        copied = tokens.gather(1, source.clamp(max=width - 1))
+        copied = tokens.gather(1, source.clamp(max=length - 1))
         if self.allowed is not None:
             is_allowed = is_in_mask(copied, self.allowed)
             copied, valid = copied.where(is_allowed, 0), valid & is_allowed

@@ -1,7 +1,8 @@
 """Preview drafting: codebook tokens of a small image that the target generated first are drafts of the large one.
 
-No network, and no earlier pass. In models that generate a preview before the image (GLM-Image) two tokens show the same
-place: every token of the image is drafted as the preview's token there. Within the preview nothing is drafted.
+Some models (GLM-Image) generate the codebook tokens of a small preview before those of the image. Every token of the
+image is drafted as the preview's token for the same part of the picture, without a network or an earlier pass. Within
+the preview nothing is drafted.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from polydraft.core.target.state import BatchState
 
 @dataclass
 class PreviewDrafter(StatelessDrafter):
-    """Drafter that copies the preview's tokens."""
+    """Drafter that copies tokens of the small preview image which the model generates before the image itself."""
 
-    reach: int  # tokens drafted a pass
-    # [T] for every generated position the index of the generated token before it that shows the same place, -1 if none
+    reach: int  # tokens drafted per pass
+    # [T] for every generated position the index of the preview's token for the same part of the image, -1 if none
     preview_index: Tensor = field(repr=False)
     allowed: Tensor = field(repr=False)  # [V] bool, ids that may be drafted
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
+        """Return a chain of copies of preview tokens; it ends where no allowed token of the preview corresponds."""
         preview_index = self.preview_index.to(state.tokens.device)
         positions = next_positions(state.num_generated, self.reach)
         source = preview_index[positions.clamp(max=len(preview_index) - 1)]

@@ -24,37 +24,46 @@ SETTINGS = (  # settings files that libraries read in addition to the weights
     "preprocessor_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "scheduler_config.json",
 )  # fmt: skip
-JSON_POSITION = re.compile(r" at line 1 column \d+$")  # is no help in a file of one long line
+JSON_POSITION = re.compile(r" at line 1 column \d+$")  # left out of messages: no help in a file of one long line
 
 
-def folder_error(error: Exception, what: str, folder: Path) -> PolydraftError:
-    """Return the error for an exception that loading `what` from `folder` raised."""
+def folder_error(error: Exception, noun: str, folder: Path) -> PolydraftError:
+    """Return the error that tells a user why a folder could not be loaded.
+
+    Causes are looked for in this order: the system (memory, permissions), a file that cannot be read, a wrong field,
+    and last files that contradict each other.
+
+    Args:
+        error (Exception): Exception that the library raised while loading.
+        noun (str): Kind of thing that was loaded, such as "tokenizer".
+        folder (Path): Where it is.
+    """
     return (
-        system_error(error, f"the {what} in {folder} cannot be loaded")
+        system_error(error, f"the {noun} in {folder} cannot be loaded")
         or unreadable_file_error(folder)
         or field_error(error, folder)
-        or contradiction_error(error, what, folder)
+        or contradiction_error(error, noun, folder)
     )
 
 
 def unreadable_file_error(folder: Path) -> PolydraftError | None:
-    """Return the error for the first file of a folder that cannot be read, or None."""
+    """Return the error for the first settings, index or weight file of a folder that cannot be read, or None."""
     if folder.is_file():
         folder = folder.parent
     for file in settings_files(folder):
-        error = read_error(read_json, file)
+        error = catch_read_error(read_json, file)
         if error is None and file.name.endswith(SHARD_INDEX):
             error = weight_index_error(file)
         if error is not None:
             return error
     for file in [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*/*.safetensors"))]:
-        if error := read_error(tensor_shapes, file):
+        if error := catch_read_error(tensor_shapes, file):
             return error
     return None
 
 
-def read_error(read: Callable[[Path], Any], file: Path) -> PolydraftError | None:
-    """Return the error that `read` raises for a file, or None."""
+def catch_read_error(read: Callable[[Path], Any], file: Path) -> PolydraftError | None:
+    """Return the PolydraftError that `read(file)` raises, or None if it succeeds."""
     try:
         read(file)
     except PolydraftError as error:
@@ -63,7 +72,7 @@ def read_error(read: Callable[[Path], Any], file: Path) -> PolydraftError | None
 
 
 def weight_index_error(file: Path) -> PolydraftError | None:
-    """Return the error for a weight index that is malformed or names a missing file, or None."""
+    """Return the error for an index of weight shards that is malformed or names a missing file, or None."""
     weight_map = read_json(file).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         return WeightsError(f"{file} has no weight_map that names a file for every tensor; download it again.")
@@ -74,14 +83,17 @@ def weight_index_error(file: Path) -> PolydraftError | None:
 
 
 def settings_files(folder: Path) -> Iterator[Path]:
-    """Yield the settings files in a folder and its subfolders, whether they can be read or not."""
+    """Yield the settings files and weight indices in a folder and its direct subfolders, readable or not."""
     for parent in [folder, *sorted(path for path in folder.glob("*") if path.is_dir())]:
         yield from (parent / name for name in SETTINGS if is_present(parent / name))
         yield from sorted(parent.glob(f"*{SHARD_INDEX}"))
 
 
 def field_error(error: BaseException, folder: Path) -> PolydraftError | None:
-    """Return the error for an exception that itself names a field or a file, None for any other."""
+    """Return the error for an exception whose own message says which field or file is wrong, else None.
+
+    Those are validation errors of configurations, exceptions of the tokenizers library, and too deep nesting.
+    """
     for cause in exception_chain(error):
         if isinstance(cause, PolydraftError):
             continue
@@ -104,17 +116,21 @@ def field_error(error: BaseException, folder: Path) -> PolydraftError | None:
     return None
 
 
-def contradiction_error(error: Exception, what: str, folder: Path) -> PolydraftError:
-    """Return the error for files that can each be read but not be used together."""
+def contradiction_error(error: Exception, noun: str, folder: Path) -> PolydraftError:
+    """Return the error for files that can each be read but not be loaded together; `noun` says what they are."""
     return WeightsError(
-        f"the {what} in {folder} cannot be loaded ({first_line(error)}); a field of its settings is wrong or missing, "
+        f"the {noun} in {folder} cannot be loaded ({first_line(error)}); a field of its settings is wrong or missing, "
         "or its files are of another model: correct it, or download the folder again."
     )
 
 
 def first_line(error: BaseException) -> str:
-    """Return an exception's message, short, on one line and without a full stop; its type if it has none."""
+    """Return the first line of an exception's message, at most 200 characters and without a full stop.
+
+    A line that ends with a colon is joined with the next. Without a message it is the name of the exception's type.
+    """
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
-    first = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
-    text = " ".join(first).rstrip(".")[:200]
+    used_lines = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
+    text = " ".join(used_lines).rstrip(".")[:200]
+    # the message of a KeyError is the key alone, which means nothing without the type
     return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) and text else text or type(error).__name__

@@ -26,31 +26,37 @@ TYPE_NAMES = {bool: "true or false", str: "a string", dict: "an object", type(No
 
 @dataclass(frozen=True)
 class NumberRange:
-    """Type hint of numbers of one type from `minimum` to `maximum`."""
+    """Type hint of whole or real numbers from `minimum` to `maximum`."""
 
-    number_type: type
+    number_type: type  # int or float
     minimum: float
     maximum: float = math.inf
 
     def __str__(self) -> str:
+        """Return the range in words, such as "a whole number from 1 to 8"."""
         noun = "a whole number" if self.number_type is int else "a number"
-        least = "" if self.minimum == -math.inf else f" from {self.minimum:,}"
-        return noun + least + ("" if self.maximum == math.inf else f" to {self.maximum:,}")
+        lower = "" if self.minimum == -math.inf else f" from {self.minimum:,}"
+        return noun + lower + ("" if self.maximum == math.inf else f" to {self.maximum:,}")
 
     def contains(self, value: Any) -> bool:
-        """Return whether `value` is such a number; booleans are none."""
-        kinds = (int,) if self.number_type is int else (int, float)
-        if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
+        """Return whether `value` is a finite number of this type in the range; booleans are no numbers."""
+        allowed_types = (int,) if self.number_type is int else (int, float)
+        if not isinstance(value, allowed_types) or isinstance(value, bool) or not math.isfinite(value):
             return False
-        limit = MAX_INTEGER if self.number_type is int else MAX_NUMBER
-        return bool(self.minimum <= value <= self.maximum) and abs(value) <= limit
+        magnitude_limit = MAX_INTEGER if self.number_type is int else MAX_NUMBER
+        return bool(self.minimum <= value <= self.maximum) and abs(value) <= magnitude_limit
 
 
 INTEGER, NUMBER = NumberRange(int, 0, MAX_INTEGER), NumberRange(float, -math.inf)
 
 
 def check_fields(fields: Mapping[str, Any], hints: Mapping[str, Any], file: Path) -> None:
-    """Check every field that has a type hint.
+    """Check every field of a settings file that has a type hint.
+
+    Args:
+        fields (Mapping[str, Any]): Contents of the file.
+        hints (Mapping[str, Any]): Type hints by field; fields without one are not checked, and may be missing.
+        file (Path): Named in errors.
 
     Raises:
         WeightsError: A value does not match; the message names file, field, value and what is allowed.
@@ -63,74 +69,90 @@ def check_fields(fields: Mapping[str, Any], hints: Mapping[str, Any], file: Path
             )
 
 
-def parse_settings(kind: Callable[..., T], fields: Mapping[str, Any], file: Path, **given: Any) -> T:
-    """Call `kind` with the fields of a file, all of which must be parameters of it.
+def parse_settings(constructor: Callable[..., T], fields: Mapping[str, Any], file: Path, **other_arguments: Any) -> T:
+    """Call `constructor` with the fields of a settings file, after checking them against its signature.
 
     Args:
-        kind (Callable): A dataclass, or a function with annotated parameters.
-        fields (Mapping[str, Any]): Contents of the file.
+        constructor (Callable): A dataclass, or a function with annotated parameters.
+        fields (Mapping[str, Any]): Contents of the file; every field must be a parameter of `constructor`.
         file (Path): Named in errors.
-        given (Any): Arguments that do not come from the file.
+        other_arguments (Any): Arguments that do not come from the file.
+
+    Returns:
+        T: result of the call.
 
     Raises:
         WeightsError: A field is missing, unknown, or of another type.
     """
-    check_arguments(kind, {name: value for name, value in fields.items() if name not in given}, file, given)
-    return kind(**fields, **given)
+    fields_to_check = {name: value for name, value in fields.items() if name not in other_arguments}
+    check_arguments(constructor, fields_to_check, file, other_arguments)
+    return constructor(**fields, **other_arguments)
 
 
 def check_arguments(
-    kind: Callable[..., Any], fields: Mapping[str, Any], file: Path, given: Mapping[str, Any] | None = None
-) -> None:
-    """Check that the fields of a file are the keyword arguments of `kind`, apart from those in `given`.
+    constructor: Callable[..., Any], fields: Mapping[str, Any], file: Path,
+    other_arguments: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Check that the fields of a settings file match the parameters of `constructor`: none missing, none unknown.
+
+    Args:
+        constructor (Callable[..., Any]): A class, or a function with annotated parameters.
+        fields (Mapping[str, Any]): Contents of the file.
+        file (Path): Named in errors.
+        other_arguments (Mapping[str, Any] | None): Arguments that do not come from the file. A `target_config` never
+            does, and `settings` may be missing.
 
     Raises:
         WeightsError: A field is missing, unknown, or of another type.
     """
-    parameters = inspect.signature(kind).parameters
-    hints = get_type_hints(kind.__init__ if inspect.isclass(kind) else kind)
+    parameters = inspect.signature(constructor).parameters
+    hints = get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
     if unknown := [name for name in fields if name not in parameters]:
         raise WeightsError(f"{file} has a field {unknown[0]!r:.60}, which is not known here; it is of another model.")
-    known = {*fields, *(given or {}), "target_config"}
+    supplied = {*fields, *(other_arguments or {}), "target_config"}
     required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
-    if missing := [name for name in required if name not in known and name != "settings"]:
+    if missing := [name for name in required if name not in supplied and name != "settings"]:
         raise WeightsError(f"{file} has no {missing[0]}; download it again.")
     check_fields(fields, {name: hints[name] for name in fields if name in hints}, file)
 
 
 def matches_hint(value: Any, hint: Any) -> bool:
-    """Return whether a JSON value matches a type hint."""
+    """Return whether a JSON value matches a type hint.
+
+    A hint is a type, a union, `list[…]`, `tuple[…, ...]`, `dict[str, …]`, a `NumberRange`, or several in a tuple, of
+    which one must match. Tuples are lists in JSON, and `int` means a whole number from 0.
+    """
     if hint is Any:
         return True
     if isinstance(hint, tuple):
-        return any(matches_hint(value, each) for each in hint)
+        return any(matches_hint(value, alternative) for alternative in hint)
     if isinstance(hint, NumberRange):
         return hint.contains(value)
     if hint in (int, float):
         return (INTEGER if hint is int else NUMBER).contains(value)
-    kind, inside = get_origin(hint), get_args(hint)
-    if kind in (Union, types.UnionType):
-        return any(matches_hint(value, each) for each in inside)
-    if kind in (list, tuple):
-        return isinstance(value, list) and all(matches_hint(each, inside[0]) for each in value)
-    if kind in (dict, Mapping):
-        return isinstance(value, dict) and all(matches_hint(each, inside[1]) for each in value.values())
+    origin, arguments = get_origin(hint), get_args(hint)  # list[int] has origin list and arguments (int,)
+    if origin in (Union, types.UnionType):
+        return any(matches_hint(value, alternative) for alternative in arguments)
+    if origin in (list, tuple):
+        return isinstance(value, list) and all(matches_hint(item, arguments[0]) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(matches_hint(item, arguments[1]) for item in value.values())
     return value is None if hint is type(None) else isinstance(value, hint)
 
 
 def describe_hint(hint: Any) -> str:
-    """Return what a type hint allows, in words."""
+    """Return the values that a type hint of `matches_hint` allows, in words, for messages."""
     if isinstance(hint, tuple):
-        return " or ".join(describe_hint(each) for each in hint)
+        return " or ".join(describe_hint(alternative) for alternative in hint)
     if isinstance(hint, NumberRange):
         return str(hint)
     if hint in (int, float):
         return "a whole number from 0" if hint is int else "a number"
-    kind, inside = get_origin(hint), get_args(hint)
-    if kind in (Union, types.UnionType):
-        return " or ".join(describe_hint(each) for each in inside)
-    if kind in (list, tuple):
-        return f"a list, each {describe_hint(inside[0])}"
-    if kind in (dict, Mapping):
-        return f"an object, each of its values {describe_hint(inside[1])}"
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe_hint(alternative) for alternative in arguments)
+    if origin in (list, tuple):
+        return f"a list, each {describe_hint(arguments[0])}"
+    if origin in (dict, Mapping):
+        return f"an object, each of its values {describe_hint(arguments[1])}"
     return TYPE_NAMES.get(hint, str(getattr(hint, "__name__", hint)))

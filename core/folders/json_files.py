@@ -17,7 +17,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, an empty one if there is no such file.
+    """Return the object in a JSON file as a dictionary, an empty one if there is no such file.
 
     Raises:
         WeightsError: The file cannot be read, or holds something else.
@@ -71,7 +71,7 @@ def read_text(file: Path) -> str:
 
 
 def _read_bytes(file: Path) -> bytes:
-    """Return the bytes of a file."""
+    """Return the bytes of a settings file; raises WeightsError if it is too large or cannot be read."""
     try:
         if (size := file.stat().st_size) > MAX_BYTES:
             raise WeightsError(f"{file} has {size} bytes, more than any settings; download it again.")

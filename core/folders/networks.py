@@ -27,8 +27,8 @@ def read_network(settings: Callable[..., C], make: Callable[[C], N], folder: Pat
 
     Args:
         settings (Callable): Dataclass of the fields of config.json.
-        make (Callable): Builds the network from them.
-        folder (Path): Holds both files.
+        make (Callable): Builds the network, given an instance of that dataclass.
+        folder (Path): Holds config.json and model.safetensors.
 
     Raises:
         WeightsError: A file is missing or damaged, a field is wrong, or the weights belong to other settings.
@@ -42,7 +42,7 @@ def load_network(make: Callable[[], N], weights: Mapping[str, Tensor], file: Pat
     """Build a network and load its weights.
 
     Args:
-        make (Callable): Builds the network; called on the meta device first, where nothing takes memory.
+        make (Callable): Builds the network; first called on PyTorch's meta device, where tensors take no memory.
         weights (Mapping[str, Tensor]): Contents of the file.
         file (Path): Named in errors.
 

@@ -37,13 +37,13 @@ SAFE_OPTIONS: dict[str, Any] = {"local_files_only": True, "trust_remote_code": F
 
 
 @contextmanager
-def convert_load_errors(what: str, folder: Path) -> Iterator[None]:
+def convert_load_errors(noun: str, folder: Path) -> Iterator[None]:
     """Convert any exception raised inside the block to a PolydraftError that says what is wrong with the folder.
 
     A NameError is a bug of ours, no fault of the folder, and passes unchanged.
 
     Args:
-        what (str): Kind of thing that is loaded, for the message.
+        noun (str): Kind of thing that is loaded, such as "tokenizer", for the message.
         folder (Path): Where it is.
 
     Raises:
@@ -55,37 +55,38 @@ def convert_load_errors(what: str, folder: Path) -> Iterator[None]:
         raise
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in EXTRAS:
-            raise  # `optional` says what to install
-        raise missing_package_error(error, what, folder) from error
+            raise  # an optional dependency of this package, whose own message names the extra to install
+        raise missing_package_error(error, noun, folder) from error
     except ImportError as error:
-        raise missing_package_error(error, what, folder) from error
+        raise missing_package_error(error, noun, folder) from error
     except Exception as error:
-        raise folder_error(error, what, folder) from error
+        raise folder_error(error, noun, folder) from error
 
 
-def missing_package_error(error: ImportError, what: str, folder: Path) -> MissingPackage:
-    """Return the error for a folder that needs a package that is not installed."""
-    return MissingPackage(f"the {what} in {folder} needs another package ({first_line(error)}); install it.")
+def missing_package_error(error: ImportError, noun: str, folder: Path) -> MissingPackage:
+    """Return the error for a folder that needs a package that is not installed; `noun` says what is in the folder."""
+    return MissingPackage(f"the {noun} in {folder} needs another package ({first_line(error)}); install it.")
 
 
-def read_pretrained(what: str, kind: Any, folder: Path, **options: Any) -> Any:
-    """Return `kind.from_pretrained(folder)`: a model, a tokenizer, a processor or a configuration.
+def read_pretrained(noun: str, pretrained_class: Any, folder: Path, **options: Any) -> Any:
+    """Return `pretrained_class.from_pretrained(folder)`: a model, a tokenizer, a processor or a configuration.
 
     Args:
-        what (str): Kind of thing that is loaded, for errors.
-        kind (Any): A class of transformers or diffusers.
+        noun (str): Kind of thing that is loaded, such as "tokenizer", for errors.
+        pretrained_class (Any): A class of transformers or diffusers.
         folder (Path): A local folder; nothing is downloaded and no code in it is run.
         options (Any): Further arguments of `from_pretrained`.
 
     Raises:
         PolydraftError: The folder cannot be loaded.
     """
-    safely = SAFE_OPTIONS if not kind.__module__.startswith("diffusers") else {"local_files_only": True}
+    is_diffusers = pretrained_class.__module__.startswith("diffusers")  # which has no `trust_remote_code`
+    safe_options = {"local_files_only": True} if is_diffusers else SAFE_OPTIONS
     check_settings_are_files(folder)
-    with convert_load_errors(what, folder):
-        if "okenizer" in kind.__name__:
+    with convert_load_errors(noun, folder):
+        if "okenizer" in pretrained_class.__name__:
             check_tokenizer(folder)
-        return kind.from_pretrained(folder, **safely, **options)
+        return pretrained_class.from_pretrained(folder, **safe_options, **options)
 
 
 def check_settings_are_files(folder: Path) -> None:
@@ -96,11 +97,11 @@ def check_settings_are_files(folder: Path) -> None:
     """
     for name in SETTINGS:
         if is_present(folder / name) and not (folder / name).is_file():
-            read_json(folder / name)
+            read_json(folder / name)  # raises the error that says what it is
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Check that a folder has the vocabulary of a tokenizer.
+    """Check that a folder has a vocabulary file of a tokenizer, one of VOCABULARY_FILES.
 
     Raises:
         WeightsError: It has none.
@@ -121,12 +122,12 @@ def read_tokenizer(file: Path) -> Any:
         return Tokenizer.from_file(str(file))
 
 
-def read_model(what: str, kind: Any, folder: Path, **options: Any) -> Any:
+def read_model(noun: str, model_class: Any, folder: Path, **options: Any) -> Any:
     """Return a model from a folder of safetensors, after checking that it is no larger than its files.
 
     Args:
-        what (str): Kind of model, for errors.
-        kind (Any): A model class of transformers or diffusers, or an `Auto…` class of transformers.
+        noun (str): Kind of model, such as "codec", for errors.
+        model_class (Any): A model class of transformers or diffusers, or an `Auto…` class of transformers.
         folder (Path): Holds config.json and weights.
         options (Any): Further arguments of `from_pretrained`.
 
@@ -138,17 +139,17 @@ def read_model(what: str, kind: Any, folder: Path, **options: Any) -> Any:
     if error := next(filter(None, map(weight_index_error, sorted(folder.glob(f"*{SHARD_INDEX}")))), None):
         raise error
     check_layers(folder)
-    if not read_json(folder / CONFIG).get("quantization_config"):  # whose weights are packed
-        check_memory(lambda: build_from_config(kind, folder), folder)
-    return read_pretrained(what, kind, folder, use_safetensors=True, **options)
+    if not read_json(folder / CONFIG).get("quantization_config"):  # quantised files hold fewer, packed numbers
+        check_memory(lambda: build_from_config(model_class, folder), folder)
+    return read_pretrained(noun, model_class, folder, use_safetensors=True, **options)
 
 
-def read_pipeline(what: str, kind: Any, folder: Path, **options: Any) -> Any:
+def read_pipeline(noun: str, pipeline_class: Any, folder: Path, **options: Any) -> Any:
     """Return a diffusers pipeline, after checking that no component is larger than its files.
 
     Args:
-        what (str): Kind of pipeline, for errors.
-        kind (Any): A pipeline class of diffusers.
+        noun (str): Kind of pipeline, for errors.
+        pipeline_class (Any): A pipeline class of diffusers.
         folder (Path): Holds model_index.json, and a folder per component.
         options (Any): Further arguments of `from_pretrained`.
 
@@ -157,18 +158,23 @@ def read_pipeline(what: str, kind: Any, folder: Path, **options: Any) -> Any:
     """
     import diffusers
 
-    for part in sorted(config.parent for config in folder.glob(f"*/{CONFIG}")):
-        check_layers(part)
-        model = getattr(diffusers, str(read_json(part / CONFIG).get("_class_name")), None)
-        if hasattr(model, "load_config"):
-            check_memory(partial(build_from_config, model, part), part)
-    return read_pretrained(what, kind, folder, use_safetensors=True, **options)
+    for component in sorted(config.parent for config in folder.glob(f"*/{CONFIG}")):
+        check_layers(component)
+        model_class = getattr(diffusers, str(read_json(component / CONFIG).get("_class_name")), None)
+        if hasattr(model_class, "load_config"):
+            check_memory(partial(build_from_config, model_class, component), component)
+    return read_pretrained(noun, pipeline_class, folder, use_safetensors=True, **options)
 
 
-def build_from_config(kind: Any, folder: Path) -> Any:
-    """Return the model that a folder's configuration describes, without loading weights."""
-    if hasattr(kind, "load_config"):  # diffusers
-        return kind.from_config(kind.load_config(folder, local_files_only=True))
-    is_auto_class = not hasattr(kind, "config_class")
-    config = read_pretrained("configuration", AutoConfig if is_auto_class else kind.config_class, folder)
-    return kind.from_config(config, trust_remote_code=False) if is_auto_class else kind._from_config(config)
+def build_from_config(model_class: Any, folder: Path) -> Any:
+    """Return the model that a folder's configuration describes, with random weights.
+
+    `model_class` is a model class of diffusers or transformers, or an `Auto…` class of transformers.
+    """
+    if hasattr(model_class, "load_config"):  # diffusers
+        return model_class.from_config(model_class.load_config(folder, local_files_only=True))
+    is_auto_class = not hasattr(model_class, "config_class")
+    config = read_pretrained("configuration", AutoConfig if is_auto_class else model_class.config_class, folder)
+    if is_auto_class:
+        return model_class.from_config(config, trust_remote_code=False)
+    return model_class._from_config(config)

@@ -29,7 +29,9 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def check_layers(folder: Path) -> None:
-    """Check that a configuration has no more layers than its weight files have tensors.
+    """Check that `config.json` asks for no more layers than the folder's weight files have tensors.
+
+    A wrong count would keep a model's constructor looping, or fill the memory, before any weight is compared.
 
     Raises:
         WeightsError: It has more.
@@ -48,7 +50,10 @@ def check_layers(folder: Path) -> None:
 
 
 def iter_integers(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """Yield names and values of the integer fields in a configuration, nested ones included."""
+    """Yield name and value of every integer in a JSON value, nested at most 8 deep.
+
+    Items of a list have the name of the field that holds it; `depth` is the current nesting.
+    """
     if isinstance(value, dict) and depth < 8:
         for field, item in value.items():
             yield from iter_integers(item, str(field), depth + 1)
@@ -63,8 +68,8 @@ def check_memory(make: Callable[[], nn.Module], folder: Path) -> None:
     """Check that a model is no larger than its weight files.
 
     Args:
-        make (Callable): Builds the model; called on the meta device, where nothing takes memory.
-        folder (Path): Holds the files.
+        make (Callable): Builds the model; called on PyTorch's meta device, where tensors take no memory.
+        folder (Path): Holds config.json and the weight files.
 
     Raises:
         WeightsError: The model has far more parameters than the files.
@@ -86,10 +91,10 @@ def check_memory(make: Callable[[], nn.Module], folder: Path) -> None:
 
 
 def check_tensors(make: Callable[[], nn.Module], weights: Mapping[str, Tensor], file: Path) -> None:
-    """Check that a file holds the tensors of a network.
+    """Check that names and shapes of the tensors in a weight file are those of a network.
 
     Args:
-        make (Callable): Builds the network; called on the meta device, where nothing takes memory.
+        make (Callable): Builds the network; called on PyTorch's meta device, where tensors take no memory.
         weights (Mapping[str, Tensor]): Contents of the file.
         file (Path): Named in errors.
 
@@ -98,18 +103,29 @@ def check_tensors(make: Callable[[], nn.Module], weights: Mapping[str, Tensor], 
     """
     with torch.device("meta"):
         expected = {name: list(tensor.shape) for name, tensor in make().state_dict().items()}
-    found = {name: list(tensor.shape) for name, tensor in weights.items()}
-    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    if wrong:
-        raise WeightsError(misfit_message(file, len(wrong), wrong[0], found.get(wrong[0]), expected.get(wrong[0])))
+    stored = {name: list(tensor.shape) for name, tensor in weights.items()}
+    mismatched = sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name))
+    if mismatched:
+        first = mismatched[0]
+        raise WeightsError(
+            tensor_mismatch_message(file, len(mismatched), first, stored.get(first), expected.get(first))
+        )
 
 
-def misfit_message(file: Path, count: int, name: str, found: Any, expected: Any) -> str:
-    """Return the message for tensors that do not match the configuration, of which the first is `name`."""
+def tensor_mismatch_message(file: Path, count: int, name: str, stored: Any, expected: Any) -> str:
+    """Return the message for tensors in a weight file that do not match the configuration.
+
+    Args:
+        file (Path): The weight file.
+        count (int): Number of tensors that do not match.
+        name (str): Name of the first of them.
+        stored (Any): Its shape in the file; None if the file lacks it.
+        expected (Any): Its shape in the network; None if the network has no such tensor.
+    """
     problem = (
         "is not among what its settings describe" if expected is None
-        else "is missing" if found is None
-        else f"has the shape {tuple(found)} where its settings ask for {tuple(expected)}"
+        else "is missing" if stored is None
+        else f"has the shape {tuple(stored)} where its settings ask for {tuple(expected)}"
     )  # fmt: skip
     return (
         f"{count} tensors of {file} do not fit, the first is {name}, which {problem}; its settings or its weights are "

@@ -11,22 +11,26 @@ from typing import TypeAlias
 
 from polydraft.core.folders.diagnosis import SETTINGS
 
-Stamp: TypeAlias = "tuple[tuple[str, int, int, int, int], ...]"
+# of every file: path, modification time, status change time, size and inode
+FolderSnapshot: TypeAlias = "tuple[tuple[str, int, int, int, int], ...]"
 MAX_DEPTH = 3  # of nested folders that belong to a model, such as that of a drafter's head
 MAX_FILES = 10_000
 
 
-def stamp_folders(*folders: Path) -> Stamp:
-    """Return a value that differs once a file in these folders was changed, added or removed.
+def snapshot_folders(*folders: Path) -> FolderSnapshot:
+    """Return the state of all files in model folders, which differs once a file was changed, added or removed.
 
-    Folders without a model are ignored, links are followed. A file that is replaced by one of the same size and
-    modification time still has another time of status change.
+    Folders without a model are ignored, links are followed. The status change time reveals a file that was replaced by
+    one of the same size and modification time.
     """
     return tuple(state for folder in folders for state in sorted(_file_states(folder)))
 
 
 def _file_states(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield name, times, size and inode of every file in a model's folder."""
+    """Yield path, modification time, status change time, size and inode of the files in a model's folder.
+
+    Folders without any settings file yield nothing; at most MAX_FILES files down to MAX_DEPTH folders are visited.
+    """
     if not any((folder / name).is_file() for name in SETTINGS):
         return
     patterns = ("/".join("*" * depth) for depth in range(1, MAX_DEPTH + 1))

@@ -45,19 +45,19 @@ def open_tensors(file: Path) -> Iterator[Any]:
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
-    """Return the shapes of the tensors in a file; only its header is read."""
+    """Return the shapes of the tensors in a safetensors file, by name; only its header is read."""
     with open_tensors(file) as opened:
         return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118 (it is no mapping)
 
 
 def count_parameters(folder: Path) -> tuple[int, int]:
-    """Return the numbers of tensors and of parameters in the weight files of a folder."""
+    """Return how many tensors, and how many numbers in all, the safetensors files of a folder hold."""
     all_shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in tensor_shapes(file).values()]
     return len(all_shapes), sum(prod(shape) for shape in all_shapes)
 
 
 def check_weights(folder: Path) -> None:
-    """Check that a folder has weight files.
+    """Check that a folder exists and has safetensors files, or an index of them.
 
     Raises:
         WeightsError: It has none, or is no folder.
@@ -82,7 +82,7 @@ def check_weight_file(file: Path) -> None:
 
 @contextmanager
 def _translate_errors(file: Path) -> Iterator[None]:
-    """Convert exceptions of safetensors to errors that name the file."""
+    """Convert exceptions of safetensors raised inside the block to WeightsErrors that name the file."""
     try:
         yield
     except (SafetensorError, OSError, RuntimeError, MemoryError) as error:

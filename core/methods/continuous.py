@@ -16,7 +16,7 @@ from polydraft.core.drafters.network.eagle import EagleDrafterNetwork
 from polydraft.core.drafters.network.early_exit import EarlyExitDrafterNetwork, truncate_backbone
 from polydraft.core.drafters.network.state import DrafterNetwork
 from polydraft.core.methods.naming import Registry
-from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, Values, VerifierSpec
+from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, ParamValues, VerifierSpec
 from polydraft.core.methods.tuning import BatchAwareDraftSize
 from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
 
@@ -25,42 +25,54 @@ CSPD = "Wang et al. 2024, arXiv 2411.11925"
 
 
 def require_latent_target(context: MethodContext) -> LatentTarget:
+    """Return the context's target, typed as a target of latents; others never reach this registry."""
     assert isinstance(context.target, LatentTarget)
     return context.target
 
 
-def build_latent_chain(context: MethodContext, values: Values, network: DrafterNetwork) -> Drafter:
-    """Build a drafter from a network whose hidden states resemble the target's and so go into the target's head."""
+def build_latent_chain(context: MethodContext, values: ParamValues, network: DrafterNetwork) -> Drafter:
+    """Build a drafter of chains from a network that predicts the target's hidden states.
+
+    The target's own denoising head samples latents from them. `values`: "looks", the number of denoising steps at which
+    the head is evaluated, and "depth", the number of latents.
+    """
     return LatentChainDrafter(
         network, LatentSampler(require_latent_target(context).chain, values["looks"]), values["depth"]
     )
 
 
-def build_draft_model(context: MethodContext, values: Values) -> Drafter:
+def build_draft_model(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter of an independent small model with its own denoising head."""
     model, head = context.drafter_loaders["lm"]()
     network = LatentLMDrafterNetwork(model, head, require_latent_target(context))
     return LatentChainDrafter(network, LatentSampler(head, values["looks"]), values["depth"])
 
 
-def build_eagle(context: MethodContext, values: Values) -> Drafter:
+def build_eagle(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter whose one trained layer predicts the target's next hidden state (EAGLE)."""
     model = context.drafter_loaders["eagle"]()
     return build_latent_chain(context, values, EagleDrafterNetwork(model, context.target))
 
 
-def build_early_exit(context: MethodContext, values: Values) -> Drafter:
+def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that runs the target's first `layers` layers, at least one and fewer than all."""
     layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
     backbone = truncate_backbone(context.target.model, layers)
     return build_latent_chain(context, values, EarlyExitDrafterNetwork(backbone, context.target))
 
 
-def build_jacobi(context: MethodContext, values: Values) -> Drafter:
+def build_jacobi(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the Jacobi drafter: the target's latents of the last pass are the guesses of the next.
+
+    The window of a tuned method is the one for a single sequence, whatever the batch is.
+    """
     window, target = values["window"], require_latent_target(context)
-    size = window.single_row_size if isinstance(window, BatchAwareDraftSize) else window
+    size = window.single_sequence_size if isinstance(window, BatchAwareDraftSize) else window
     return JacobiDrafter(size, PreviousLatentFiller(target.chain.size), restart=False)
 
 
 def chain_params(depth: int) -> dict[str, Parameter]:
-    """Return the parameters of a drafter of latent chains; `depth` is the default."""
+    """Return the parameters of a drafter of chains of latents; `depth` is the default number of latents."""
     head_steps = Parameter(2, "diffusion steps at which the drafter's head is evaluated; 0 is all", 0, 1000)
     return {"depth": Parameter(depth, "latents guessed a pass", 1, 32), "looks": head_steps}
 
@@ -79,11 +91,11 @@ DRAFTERS: dict[str, DrafterSpec] = {
         ),
         DrafterSpec(
             "draft", "an independent small model with a head of its own", COUPLING, build_draft_model,
-            lambda values: "chain", kind="lm", parameters=chain_params(3),
+            lambda values: "chain", drafter_kind="lm", parameters=chain_params(3),
         ),
         DrafterSpec(
             "eagle", "one layer predicts the target's next hidden state, from which the target's head draws",
-            "Li et al. 2024, arXiv 2401.15077, for ids", build_eagle, lambda values: "chain", kind="eagle",
+            "Li et al. 2024, arXiv 2401.15077, for ids", build_eagle, lambda values: "chain", drafter_kind="eagle",
             parameters=chain_params(3),
         ),
         DrafterSpec(
@@ -96,13 +108,13 @@ DRAFTERS: dict[str, DrafterSpec] = {
 
 
 def build_verifiers(tokens: str, draft_type: str, drafter: str, prefill: int) -> dict[str, VerifierSpec]:
-    """Return the verifiers of latents by name.
+    """Return the registry entries of the verifiers of latents, by name: `tape`, `coupled` and `cspd`.
 
     Args:
-        tokens (str): What the tokens are called in summaries.
-        draft_type (str): Type of drafts without shared noise, which two of the verifiers need.
+        tokens (str): Plural noun for the tokens in summaries, such as "latents".
+        draft_type (str): Type of the drafts that `coupled` and `cspd` verify, which are sampled with fresh noise.
         drafter (str): Default drafter of these two.
-        prefill (int): First tokens that the published rule leaves to the target, by default.
+        prefill (int): Default number of first tokens that `cspd` leaves to the target.
     """
     specs = (
         VerifierSpec(

@@ -32,63 +32,75 @@ from polydraft.core.methods.spec import (
     DrafterSpec,
     MethodContext,
     Parameter,
-    Values,
+    ParamValues,
 )
 from polydraft.core.methods.tuning import BatchAwareDraftSize
 
 
-def build_prompt_lookup(context: MethodContext, values: Values) -> Drafter:
+def build_prompt_lookup(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that copies the tokens after the last occurrence of the current n-gram (prompt lookup)."""
     return PromptLookupDrafter(allowed=context.allowed_token_mask, **values)
 
 
-def build_preview(context: MethodContext, values: Values) -> Drafter:
+def build_preview(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that proposes tokens of the low-resolution preview generated before the image.
+
+    `values["reach"]` is the number of tokens per draft.
+    """
     assert context.preview_index is not None  # `Registry.build` has checked it
     return PreviewDrafter(values["reach"], context.preview_index, context.allowed_token_mask)
 
 
-def build_window_initializer(context: MethodContext, values: Values) -> WindowInitializer:
-    """Build the initializer of new window positions."""
+def build_window_initializer(context: MethodContext, values: ParamValues) -> WindowInitializer:
+    """Build the initializer of Jacobi window positions that no target pass has guessed yet (parameter `init`)."""
     row_length = context.row_length or 1  # without a grid the token above is the token before
     return WindowInitializer(values["init"], context.allowed_token_mask, row_length, context.preview_index)
 
 
-def build_jacobi(context: MethodContext, values: Values) -> Drafter:
-    window, initializer = single_row_size(values["window"]), build_window_initializer(context, values)
+def build_jacobi(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the Jacobi drafter: the target's tokens of the last pass are the guesses of the next."""
+    window, initializer = single_sequence_window(values["window"]), build_window_initializer(context, values)
     return JacobiDrafter(window, initializer, values["restart"] == "yes")
 
 
-def single_row_size(window: int | BatchAwareDraftSize) -> int:
-    """Return the window of a sequence that has a pass to itself, whatever the batch is.
+def single_sequence_window(window: int | BatchAwareDraftSize) -> int:
+    """Return a Jacobi window as a number: if it was tuned by batch size, the size for a single sequence.
 
-    As measured, shorter windows in larger batches save less than the further passes cost.
+    Larger batches use it too: as measured, shorter windows save less time there than the additional passes cost.
     """
-    return window.single_row_size if isinstance(window, BatchAwareDraftSize) else window
+    return window.single_sequence_size if isinstance(window, BatchAwareDraftSize) else window
 
 
-def build_local_refinement(context: MethodContext, values: Values) -> Drafter:
-    model, window = context.drafter_loaders["local"](), single_row_size(values["window"])
+def build_local_refinement(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the Jacobi drafter whose guesses a trained network over neighbouring tokens refines between passes."""
+    model, window = context.drafter_loaders["local"](), single_sequence_window(values["window"])
     return LocalRefinementDrafter(model, context.target, context.allowed_token_mask, **values | {"window": window})
 
 
-def build_sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
+def build_sjd(context: MethodContext, values: ParamValues, refresh: str) -> Drafter:
+    """Build the speculative Jacobi drafter; `refresh` says how guesses are resampled: "independent" or "maximal"."""
     return SJDDrafter(values["window"], build_window_initializer(context, values), refresh)
 
 
-def build_pjd(context: MethodContext, values: Values) -> Drafter:
+def build_pjd(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that generates several image rows at once (parallel Jacobi decoding)."""
     return ParallelRowsDrafter(
         context.row_length, context.allowed_token_mask, **values, preview=context.num_preview_tokens
     )
 
 
-def build_dynamic_tree(values: Values) -> DynamicTree:
+def build_dynamic_tree(values: ParamValues) -> DynamicTree:
+    """Return the shape of trees that grow by estimated acceptance, see `dynamic_tree_params` for the parameters."""
     return DynamicTree(values["depth"], values["width"], values["total"], values["stop"])
 
 
-def build_ranking(values: Values) -> CandidateRanking:
+def build_ranking(values: ParamValues) -> CandidateRanking:
+    """Return the ranking of candidate tokens; `spread` is the scale of the drafter's logit error, 1 if not tuned."""
     return CandidateRanking(values.get("spread", 1.0), temperature=values["temperature"])
 
 
-def build_draft_model(context: MethodContext, values: Values) -> Drafter:
+def build_draft_model(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter of an independent small language model, with a mapping of vocabularies if they differ."""
     model, vocab_mapping = context.drafter_loaders["lm"]()
     return LMDrafter(
         model,
@@ -100,26 +112,33 @@ def build_draft_model(context: MethodContext, values: Values) -> Drafter:
     )
 
 
-def build_eagle(context: MethodContext, values: Values) -> Drafter:
+def build_eagle(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the EAGLE-1 drafter: one layer on the target's hidden states fills a tree of fixed shape."""
     model, tree_shape = context.drafter_loaders["eagle"](), StaticTree(values["depth"], values["nodes"])
     return EagleDrafter(model, context.target, tree_shape, build_ranking(values), context.image_placeholder_mask)
 
 
-def build_eagle2(context: MethodContext, values: Values) -> Drafter:
+def build_eagle2(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the EAGLE-2 drafter: one layer on the target's hidden states grows a dynamic tree.
+
+    As published, without the parameter `spread`, candidates are the likeliest tokens and no noise is used.
+    """
     model, tree_shape = context.drafter_loaders["eagle"](), build_dynamic_tree(values)
-    order = build_ranking(values) if "spread" in values else CandidateRanking(draws=False)
-    return EagleDrafter(model, context.target, tree_shape, order, context.image_placeholder_mask)
+    ranking = build_ranking(values) if "spread" in values else CandidateRanking(draws=False)
+    return EagleDrafter(model, context.target, tree_shape, ranking, context.image_placeholder_mask)
 
 
-def build_kangaroo(context: MethodContext, values: Values) -> Drafter:
+def build_kangaroo(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter of the target's first layers and a trained adapter (Kangaroo)."""
     backbone = context.drafter_loaders["kangaroo"]().backbone
     return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(values), build_ranking(values))
 
 
-def build_early_exit(context: MethodContext, values: Values) -> Drafter:
+def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that runs the target's first `layers` layers, at least one and fewer than all."""
     layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
     target_backbone: Any = context.target.network.backbone
-    if hasattr(target_backbone, "first_layers"):
+    if hasattr(target_backbone, "first_layers"):  # a backbone of our own can truncate itself
         backbone = target_backbone.first_layers(layers)
     else:
         backbone = truncate_backbone(context.target.model, layers)
@@ -127,48 +146,68 @@ def build_early_exit(context: MethodContext, values: Values) -> Drafter:
 
 
 def build_static_tree_drafter(
-    context: MethodContext, values: Values, kind: str, drafter_class: Callable[..., Drafter]
+    context: MethodContext, values: ParamValues, kind: str, drafter_class: Callable[..., Drafter]
 ) -> Drafter:
-    """Build a drafter with a tree of fixed shape; `shares` are tuned to it (`tuning.fit_acceptance_by_rank`)."""
+    """Build a drafter that fills a tree of fixed shape.
+
+    Args:
+        context (MethodContext): Target, vocabulary and trained drafters.
+        values (ParamValues): Parameters; "shares", tuned to the drafter, is the acceptance by depth and rank
+            (`tuning.fit_acceptance_by_rank`) that decides the shape.
+        kind (str): Kind of the trained drafter.
+        drafter_class (Callable[..., Drafter]): Constructor of the drafter.
+    """
     model = context.drafter_loaders[kind]()
-    shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
+    acceptance_by_rank = tuple(
+        tuple(acceptances[: values["width"]]) for acceptances in values.get("shares", DEFAULT_ACCEPTANCE_BY_RANK)
+    )
     max_depth, nodes = min(model.num_positions, values["depth"]), values["nodes"]
     if isinstance(nodes, BatchAwareDraftSize):
-        tree_shape: StaticTree = BatchScaledTree(max_depth, nodes.single_row_size, shares, nodes_for_batch=nodes)
+        tree_shape: StaticTree = BatchScaledTree(
+            max_depth, nodes.single_sequence_size, acceptance_by_rank, nodes_for_batch=nodes
+        )
     else:
-        tree_shape = StaticTree(max_depth, nodes, shares)
+        tree_shape = StaticTree(max_depth, nodes, acceptance_by_rank)
     return drafter_class(model, context.target, tree_shape, build_ranking(values))
 
 
-def static_draft_type(values: Values) -> str:
+def static_draft_type(values: ParamValues) -> str:
+    """Return the type of drafts of a fixed tree: "tree", or "chain" if every node has one child."""
     return "chain" if values["width"] == 1 else "tree"
 
 
-def dynamic_draft_type(values: Values) -> str:
+def dynamic_draft_type(values: ParamValues) -> str:
+    """Return the type of drafts of a dynamic tree: "picked", since nodes are dropped, or "chain" at width 1."""
     return "chain" if values["width"] == 1 else "picked"
 
 
 GUESSES = {"window": Parameter(16, "guesses a pass; tuned to the machine unless given", 1, 256)}
 WINDOW = GUESSES | {
-    "init": Parameter("left-law", "what fills new positions", choices=(*INITIALISATIONS, PREVIEW), kind=str),
+    "init": Parameter("left-law", "what fills new positions", choices=(*INITIALISATIONS, PREVIEW), value_type=str),
 }
-TEMPERATURE = {"temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0.01, 2, kind=float)}
+TEMPERATURE = {"temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0.01, 2, value_type=float)}
 STATIC_TREE = TEMPERATURE | {
     "nodes": Parameter(16, "nodes drafted", 1, 256),
     "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
     "depth": Parameter(3, "longest path, if the drafter predicts as far", 1, 16),
 }
-SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
-SPREAD = TEMPERATURE | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
+# acceptance of untuned drafters, by depth and rank
+DEFAULT_ACCEPTANCE_BY_RANK = tuple(
+    tuple(0.8**depth * acceptance for acceptance in (0.55, 0.17, 0.08, 0.05)) for depth in range(8)
+)
+SPREAD = TEMPERATURE | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, value_type=float)}
 
 
 def dynamic_tree_params(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
-    """Return the parameters of a drafter whose levels cost a pass each."""
+    """Return the parameters of a drafter that grows a dynamic tree with one network pass per level.
+
+    `depth`, `width` and `stop` are defaults; `stop` is the estimated acceptance below which drafting ends.
+    """
     return {
         "depth": Parameter(depth, "longest path", 1, 32),
         "width": Parameter(width, "frontier nodes a level; 1 is a chain", 1, 32),
         "total": Parameter(12, "nodes drafted, if it is a tree", 1, 256),
-        "stop": Parameter(stop, "draft no further once the next guess is committed with less", 0, 1, kind=float),
+        "stop": Parameter(stop, "draft no further once the next guess is committed with less", 0, 1, value_type=float),
     }
 
 
@@ -182,10 +221,19 @@ def static_tree_spec(
     name: str, kind: str, summary: str, paper: str, drafter_class: Callable[..., Drafter] = MultiTokenDrafter,
     deviation: str = "",
 ) -> DrafterSpec:  # fmt: skip
-    """Return the entry of a drafter that fills a tree of fixed shape, level by level."""
+    """Return the registry entry of a drafter that fills a tree of fixed shape.
+
+    Args:
+        name (str): Name of the method.
+        kind (str): Kind of trained drafter that it needs.
+        summary (str): Noun phrase about the network, the beginning of the entry's summary.
+        paper (str): Publication.
+        drafter_class (Callable[..., Drafter]): Constructor of the drafter.
+        deviation (str): How the implementation differs from the publication.
+    """
     make = partial(build_static_tree_drafter, kind=kind, drafter_class=drafter_class)
     return DrafterSpec(
-        name, f"{summary}, a sparse tree under the shared noise", paper, make, static_draft_type, kind=kind,
+        name, f"{summary}, a sparse tree under the shared noise", paper, make, static_draft_type, drafter_kind=kind,
         parameters=STATIC_TREE, deviation=deviation,
     )  # fmt: skip
 
@@ -196,7 +244,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
         DrafterSpec("ar", "plain decoding, one token a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
         DrafterSpec(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
-            build_draft_model, dynamic_draft_type, kind="lm", parameters=dynamic_tree_params(8, 1) | SPREAD,
+            build_draft_model, dynamic_draft_type, drafter_kind="lm", parameters=dynamic_tree_params(8, 1) | SPREAD,
         ),
         DrafterSpec(
             "pld", "copy what followed the last tokens when they last occurred", "Saxena 2023, Prompt Lookup Decoding",
@@ -218,16 +266,16 @@ DRAFTERS: dict[str, DrafterSpec] = {
             lambda values: "tape",
             parameters=WINDOW | {
                 "restart": Parameter(
-                    "yes", "discard guesses that a fresh start would beat", choices=("yes", "no"), kind=str
+                    "yes", "discard guesses that a fresh start would beat", choices=("yes", "no"), value_type=str
                 )
             },
         ),
         DrafterSpec(
             "local", "Jacobi iteration with shared noise, a small network moves its guesses to their new neighbours",
             "after Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", build_local_refinement,
-            lambda values: "tape", kind="local",
+            lambda values: "tape", drafter_kind="local",
             parameters=GUESSES | {
-                "trust": Parameter(0.7, "how far a distribution follows its neighbours", 0, 1, kind=float),
+                "trust": Parameter(0.7, "how far a distribution follows its neighbours", 0, 1, value_type=float),
                 "sweeps": Parameter(3, "refinements per draft", 1, 16),
                 "temperature": replace(TEMPERATURE["temperature"], least=0),
             },
@@ -249,7 +297,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
                 "lead": Parameter(4, "tokens by which a row is ahead of the one below it", 1, 1024),
                 "rows": Parameter(4, "most open rows", 1, 64),
                 "window": Parameter(4, "guesses a row and pass", 1, 64),
-                "init": Parameter("above", "what fills new positions", choices=ROW_INITIALISATIONS, kind=str),
+                "init": Parameter("above", "what fills new positions", choices=ROW_INITIALISATIONS, value_type=str),
             },
             deviation="published: a row opens after the first tokens of the one above and may catch up, verified by "
             "ratio tests; ours: it stays behind throughout, verified with shared noise",
@@ -257,20 +305,20 @@ DRAFTERS: dict[str, DrafterSpec] = {
         ),
         DrafterSpec(
             "eagle", "one layer on the target's hidden states, a fixed tree", "Li et al. 2024, arXiv 2401.15077",
-            build_eagle, lambda values: "tree", kind="eagle", is_tunable=False,
+            build_eagle, lambda values: "tree", drafter_kind="eagle", is_tunable=False,
             parameters=TEMPERATURE | {
                 "depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256),
             },
         ),
         DrafterSpec(
             "eagle2", "one layer on the target's hidden states, the best paths under the shared noise",
-            f"Li et al. 2024, arXiv 2406.16858; {TAPE_PAPER}", build_eagle2, dynamic_draft_type, kind="eagle",
+            f"Li et al. 2024, arXiv 2406.16858; {TAPE_PAPER}", build_eagle2, dynamic_draft_type, drafter_kind="eagle",
             parameters=dynamic_tree_params(4, 4) | SPREAD,
         ),
         DrafterSpec(
             "eagle2-published", "one layer on the target's hidden states, the likeliest paths",
             "Li et al. 2024, arXiv 2406.16858", build_eagle2, lambda values: "fixed", default_verifier="target-only",
-            kind="eagle",
+            drafter_kind="eagle",
             is_tunable=False, parameters=dynamic_tree_params(4, 4),
         ),
         static_tree_spec(
@@ -300,7 +348,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
         ),
         DrafterSpec(
             "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
-            "Liu et al. 2024, arXiv 2404.18911", build_kangaroo, dynamic_draft_type, kind="kangaroo",
+            "Liu et al. 2024, arXiv 2404.18911", build_kangaroo, dynamic_draft_type, drafter_kind="kangaroo",
             parameters=dynamic_tree_params(6, 1, stop=0.6) | SPREAD,
             deviation="published: a draft ends after a guess of less confidence than `stop`; ours: of a path",
         ),

@@ -1,4 +1,4 @@
-"""Methods for tokens of every kind, before it is known which model they will be used with.
+"""Parse method names before it is known whether the model generates token ids or latents.
 
 parse("eagle+coupled")
 """
@@ -14,7 +14,11 @@ REGISTRIES: tuple[Registry, ...] = (IDS, LATENTS)
 
 
 def parse(text: str) -> MethodSpec:
-    """Return the method of this name, for ids if both kinds have it; raises UnknownMethod if neither has."""
+    """Return the method named by `text`, for token ids if both registries have it, else for latents.
+
+    Raises:
+        UnknownMethod: No registry has its drafter and rule.
+    """
     for registry in REGISTRIES:
         if registry.has_names_of(text):
             return registry.parse(text)

@@ -31,28 +31,28 @@ MAX_METHOD_LENGTH = 500  # characters, two parts with all their parameters
 
 @dataclass(frozen=True)
 class Registry:
-    """Drafters and verifiers for tokens of one kind."""
+    """Drafters and verifiers for one kind of tokens, ids or latents, and the methods that combine them."""
 
-    tokens: str  # name of the kind of token
+    tokens: str  # "ids" or "latents"
     drafters: Mapping[str, DrafterSpec]
     verifiers: Mapping[str, VerifierSpec]
 
     def methods(self) -> list[MethodSpec]:
-        """Return a method for every name that can be given alone, drafters first."""
+        """Return every drafter with its default verifier, then every verifier with its default drafter."""
         methods = [MethodSpec(spec, self.verifiers[spec.default_verifier]) for spec in self.drafters.values()]
         rules = (spec for spec in self.verifiers.values() if spec.default_drafter)
         return methods + [MethodSpec(self.drafters[spec.default_drafter], spec) for spec in rules]
 
     @property
     def names(self) -> list[str]:
-        """Return the names of `methods`."""
+        """Names that stand for a method alone, in the order of `methods`."""
         return [*self.drafters, *(name for name, spec in self.verifiers.items() if spec.default_drafter)]
 
     def available(self, drafters: Iterable[str], capabilities: Container[str] = (CODES,)) -> list[str]:
-        """Return the names that a model can use alone.
+        """Return the names out of `names` whose methods a model can run.
 
         Args:
-            drafters (Iterable[str]): Kinds of drafters that the model has.
+            drafters (Iterable[str]): Kinds of trained drafters that the model has.
             capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
         """
         kinds, methods = dict.fromkeys(drafters), zip(self.names, self.methods(), strict=True)
@@ -61,22 +61,36 @@ class Registry:
     def check_requirements(
         self, method: MethodSpec, model: str, drafters: Iterable[str], capabilities: Container[str]
     ) -> None:
-        """Raise UnsupportedMethod, with what to use instead, if the model lacks what the method needs."""
+        """Check that a model has the trained drafter and the capabilities that a method needs.
+
+        Args:
+            method (MethodSpec): The method.
+            model (str): Name of the model, for the message.
+            drafters (Iterable[str]): Kinds of trained drafters that the model has.
+            capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
+
+        Raises:
+            UnsupportedMethod: Something is missing; the message lists methods that the model can use.
+        """
         kinds = dict.fromkeys(drafters)
         if missing := method.missing_requirement(kinds, capabilities):
-            training = ", or train one with `polydraft train drafter`" if method.drafter.kind else ""
+            training = ", or train one with `polydraft train drafter`" if method.drafter.drafter_kind else ""
             raise UnsupportedMethod(
                 f"method {method.name!r} needs {missing} and {model} has none; use one of "
                 f"{format_names(self.available(kinds, capabilities))}{training}."
             )
 
     def build(self, method: MethodSpec, context: MethodContext) -> tuple[Drafter, Verifier]:
-        """Build drafter and verifier; raises as `check_requirements`."""
+        """Return the drafter and verifier of `method` for the model of `context`.
+
+        Raises:
+            UnsupportedMethod: The model lacks something that the method needs.
+        """
         self.check_requirements(method, context.model, context.drafter_loaders, context.capabilities)
         return method.build(context)
 
     def parse(self, text: str) -> MethodSpec:
-        """Return the method of `drafter`, `rule`, or `drafter+rule`, each with or without `(key=value,…)`.
+        """Parse a method: `drafter`, `rule`, or `drafter+rule`, each with or without `(key=value,…)`.
 
         Raises:
             UnknownMethod: No such drafter, rule or parameter.
@@ -103,22 +117,29 @@ class Registry:
         )
 
     def suggestion(self, text: str) -> str:
-        """Return what the first unknown part of a method was probably meant to be, see `did_you_mean`."""
-        known = [*self.drafters, *self.verifiers]
+        """Return " (did you mean …?)" for the first unknown name in `text`, or "" if no known name resembles it."""
+        known_names = [*self.drafters, *self.verifiers]
         names = (part.partition("(")[0].strip() for part in split_method(text))
-        return next((did_you_mean(name, known) for name in names if name not in known), "")
+        return next((did_you_mean(name, known_names) for name in names if name not in known_names), "")
 
     def has_names_of(self, text: str) -> bool:
-        """Return whether drafter and rule of `text` are of this registry, whatever their parameters are."""
+        """Return whether this registry has every drafter and rule named in `text`; parameters are not checked."""
         names = [split_part(part)[0] for part in split_method(text)]
         return all(name in self.drafters or name in self.verifiers for name in names)
 
     def tuned_methods(self, kind: str) -> list[str]:
-        """Return the drafting methods that take parameters tuned to a drafter of `kind`: a spread, shares, a depth."""
-        return [spec.name for spec in self.drafters.values() if spec.kind == kind and spec.is_tunable]
+        """Return the names of drafters that use a trained drafter of `kind` and take parameters tuned to it.
+
+        Such parameters are the logit noise scale (`spread`), acceptances by rank (`shares`) and the depth.
+        """
+        return [spec.name for spec in self.drafters.values() if spec.drafter_kind == kind and spec.is_tunable]
 
     def check_pair(self, method: MethodSpec) -> MethodSpec:
-        """Return `method`; raises UnsupportedMethod if its verifier cannot verify what its drafter drafts."""
+        """Return `method` after checking that its verifier can verify the type of drafts of its drafter.
+
+        Raises:
+            UnsupportedMethod: It cannot; the message lists verifiers that can.
+        """
         draft_type = method.drafter.draft_type(default_params(method.drafter) | method.drafter_params)
         if not can_verify(method.verifier, draft_type):
             usable = ", ".join(spec.name for spec in self.verifiers.values() if can_verify(spec, draft_type))
@@ -130,12 +151,16 @@ class Registry:
 
 
 def format_names(names: list[str]) -> str:
-    """Join names for a message, without the ratio forms of rules."""
+    """Join method names for a message, without the "-ratio" variants of rules, to keep it short."""
     return ", ".join(name for name in names if not name.endswith("-ratio"))
 
 
 def split_method(text: str) -> list[str]:
-    """Split a method at every + before a name, unlike those of "lantern++"; raises UnknownMethod if it is no string."""
+    """Split `drafter+rule` into its parts; a + that belongs to a name, as in "lantern++", does not split.
+
+    Raises:
+        UnknownMethod: `text` is no string, or too long.
+    """
     if not isinstance(text, str) or len(text) > MAX_METHOD_LENGTH:
         raise UnknownMethod(
             f"method={format_value(text)} is not possible; it must be a string such as 'jacobi(window=8)', of at most "
@@ -145,6 +170,6 @@ def split_method(text: str) -> list[str]:
 
 
 def split_part(part: str) -> tuple[str, str]:
-    """Split `name(key=value,…)` into name and parameters, both empty if it is malformed."""
+    """Split `name(key=value,…)` into the name and the text in parentheses; both are "" if it is malformed."""
     match = re.fullmatch(r"([a-z][\w+-]*)\s*(?:\(([^()]*)\))?", part)
     return (match.group(1), match.group(2) or "") if match else ("", "")

@@ -15,30 +15,31 @@ from polydraft.core.methods.tuning import BatchAwareDraftSize
 from polydraft.core.target.causal import CausalTarget
 from polydraft.core.verifiers.base import Verifier
 
-Values: TypeAlias = dict[str, Any]  # values of a method's parameters by name
-# what a method may need of a model
+ParamValues: TypeAlias = dict[str, Any]  # values of a method's parameters by name
+# capabilities that a method may need of a model, worded for messages
 CODES, SMALLER, ROWS = "a codebook", "a preview before the image", "rows of an image"
 TAPE_PAPER, PJD_PAPER = "Daliri et al. 2024, arXiv 2408.07978", "Liao et al. 2026, arXiv 2606.05703"
 
 
 @dataclass(frozen=True)
 class MethodContext:
-    """Inputs to the construction of methods: a target, its vocabulary, and the drafters that were trained for it."""
+    """Inputs to the construction of drafters and verifiers: a target, its vocabulary, and its trained drafters."""
 
     model: str  # name of the model, for messages
     target: CausalTarget
     allowed_token_mask: Tensor  # [V] bool, ids the target may generate
-    row_length: int = 0  # tokens per row of an image; 0 if the model has no rows
+    row_length: int = 0  # tokens per image row; 0 if the model does not generate images row by row
     codebook: Tensor | None = None  # [V, D] codebook embeddings, NaN for other ids; None without a codebook
     exact_only_tokens: Tensor | None = None  # [V] bool, ids to which lossy rules do not apply
     drafter_loaders: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by kind of drafter
     # parameter values tuned for this model and machine, by name of the drafting method
-    tuned_params: Callable[[str], Values] = field(default=lambda method: {})
+    tuned_params: Callable[[str], ParamValues] = field(default=lambda method: {})
     # [V] bool, ids of prompts that stand for images, which text-only drafters are not given
     image_placeholder_mask: Tensor | None = None
-    # [T] for every generated position the index of the generated token before it that shows the same place, -1 if none
+    # Models may generate a low-resolution preview before the image. [T] for every generated position: the index of the
+    # preview token that shows the same part of the image, -1 if there is none; None without a preview.
     preview_index: Tensor | None = None
-    num_preview_tokens: int = 0  # tokens before the first row of the image
+    num_preview_tokens: int = 0  # generated tokens before the first row of the image
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -55,21 +56,21 @@ class Parameter:
 
     default: Any
     help: str
-    least: float = 0
-    most: float = 0
-    choices: tuple[str, ...] = ()
-    kind: type = int
+    least: float = 0  # smallest number allowed
+    most: float = 0  # largest number allowed
+    choices: tuple[str, ...] = ()  # allowed values of a parameter that is no number
+    value_type: type = int
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the value of `text`; raises InvalidArgument, naming the parameter, if it is not allowed."""
+        """Return the value that `text` spells; raises InvalidArgument, with `name` in it, if it is not allowed."""
         numbers = (
             f"a whole number from {self.least} to {self.most}"
-            if self.kind is int
+            if self.value_type is int
             else f"from {self.least} to {self.most}"
         )
         allowed = f"one of {', '.join(self.choices)}" if self.choices else numbers
         try:
-            value = self.kind(text)
+            value = self.value_type(text)
         except ValueError:
             value = None
         if value is None or not (value in self.choices if self.choices else self.least <= value <= self.most):
@@ -94,11 +95,11 @@ class DrafterSpec:
     name: str
     summary: str
     paper: str
-    make: Callable[[MethodContext, Values], Drafter]
-    draft_type: Callable[[Values], str]  # type of the drafts, given the parameter values
+    make: Callable[[MethodContext, ParamValues], Drafter]
+    draft_type: Callable[[ParamValues], str]  # type of the drafts, given the parameter values
     default_verifier: str = "tape"
-    kind: str = ""  # kind of trained drafter that it needs
-    requirement: str = ""  # what else it needs: one of CODES, SMALLER, ROWS
+    drafter_kind: str = ""  # kind of trained drafter that it needs
+    requirement: str = ""  # capability that it needs: one of CODES, SMALLER, ROWS
     is_tunable: bool = True  # whether it takes parameters tuned to the drafter; False as published
     deviation: str = ""  # how the implementation differs from the paper
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -109,13 +110,13 @@ class VerifierSpec:
     """Entry of a registry: a way to verify drafts."""
 
     name: str
-    guarantee: str
+    guarantee: str  # "identical" (same seed, same tokens), "exact" (same distribution) or "lossy"
     summary: str
     paper: str
-    make: Callable[[MethodContext, Values, str], Verifier]
+    make: Callable[[MethodContext, ParamValues, str], Verifier]  # given context, parameters and type of the drafts
     draft_types: tuple[str, ...]  # types of drafts it can verify, see DrafterSpec; "" is any with shared noise
     default_drafter: str = "jacobi"  # "" if it cannot be given alone
-    requirement: str = ""
+    requirement: str = ""  # capability that it needs: one of CODES, SMALLER, ROWS
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
@@ -125,12 +126,15 @@ class MethodSpec:
 
     drafter: DrafterSpec
     verifier: VerifierSpec
-    drafter_params: Values = field(default_factory=dict)
-    verifier_params: Values = field(default_factory=dict)
+    drafter_params: ParamValues = field(default_factory=dict)
+    verifier_params: ParamValues = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Return the full name with given parameters, without a verifier that is the drafter's default."""
+        """Full name, `drafter(key=value,…)+verifier(key=value,…)`, with the parameters that the user gave.
+
+        The verifier is left out if it is the drafter's default.
+        """
         drafter = format_call(self.drafter.name, self.drafter_params)
         return (
             drafter
@@ -140,31 +144,36 @@ class MethodSpec:
 
     @property
     def guarantee(self) -> str:
+        """Guarantee of the verifier: "identical", "exact" or "lossy"."""
         return self.verifier.guarantee
 
     def missing_requirement(self, drafters: Container[str], capabilities: Container[str] = (CODES,)) -> str:
-        """Return what a model lacks for this method, empty if nothing.
+        """Return what a model lacks for this method, in words; "" if it lacks nothing.
 
         Args:
-            drafters (Container[str]): Kinds of drafters that the model has.
+            drafters (Container[str]): Kinds of trained drafters that the model has.
             capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
         """
-        if self.drafter.kind and self.drafter.kind not in drafters:
-            return f"a drafter of kind {self.drafter.kind!r}"
+        if self.drafter.drafter_kind and self.drafter.drafter_kind not in drafters:
+            return f"a drafter of kind {self.drafter.drafter_kind!r}"
         requirements = self.drafter.requirement, self.verifier.requirement
         return next((need for need in requirements if need and need not in capabilities), "")
 
     def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:
-        """Build drafter and verifier for a model that lacks nothing."""
+        """Return the drafter and verifier for the model of `context`, which must have all that the method needs."""
         params = self.resolve_params(context.tuned_params(self.drafter.name))
         drafter, draft_type = self.drafter.make(context, params), self.drafter.draft_type(params)
         return drafter, self.verifier.make(context, default_params(self.verifier) | self.verifier_params, draft_type)
 
-    def resolve_params(self, tuned_params: Values) -> Values:
-        """Return the drafter's parameters: as given, else as tuned if the verifier can verify such drafts.
+    def resolve_params(self, tuned_params: ParamValues) -> ParamValues:
+        """Return all parameter values of the drafter: as the user gave them, else as tuned, else the defaults.
 
-        The amount of drafted tokens changes results that are not identical, so there it depends neither on the machine
-        nor on other sequences of a batch.
+        A tuned value is ignored if the verifier could not verify the drafts that it leads to. Unless the guarantee is
+        "identical", the number of drafted tokens changes the results; batch-dependent sizes are then ignored as well,
+        so that results depend neither on the machine nor on other sequences of the batch.
+
+        Args:
+            tuned_params (ParamValues): Values tuned for this model and machine.
         """
         params, draft_type = default_params(self.drafter) | self.drafter_params, self.drafter.draft_type
         usable = {
@@ -175,32 +184,48 @@ class MethodSpec:
         return params | usable | self.drafter_params
 
 
-def format_call(name: str, params: Values) -> str:
-    """Return `name(key=value,…)`, or the name alone if there are no parameters."""
+def format_call(name: str, params: ParamValues) -> str:
+    """Format a drafter or verifier as `name(key=value,…)`, or as the name alone if there are no parameters."""
     return f"{name}({','.join(f'{key}={value}' for key, value in params.items())})" if params else name
 
 
-def default_params(spec: DrafterSpec | VerifierSpec) -> Values:
-    """Return the defaults of all parameters."""
+def default_params(spec: DrafterSpec | VerifierSpec) -> ParamValues:
+    """Return the default values of all parameters of a drafter or verifier, by name."""
     return {name: parameter.default for name, parameter in spec.parameters.items()}
 
 
-def parse_params(spec: DrafterSpec | VerifierSpec, text: str) -> Values:
-    """Return the parameters in `key=value,…`; raises UnknownMethod or InvalidArgument."""
+def parse_params(spec: DrafterSpec | VerifierSpec, text: str) -> ParamValues:
+    """Parse the parameters of a drafter or verifier.
+
+    Args:
+        spec (DrafterSpec | VerifierSpec): Whose parameters they are.
+        text (str): `key=value,…`, or "".
+
+    Returns:
+        ParamValues: the values given in `text`, by name; no defaults.
+
+    Raises:
+        UnknownMethod: There is no such parameter.
+        InvalidArgument: A value is not allowed.
+    """
     params = {}
-    for piece in filter(None, text.split(",")):
-        key, _, value = (side.strip() for side in piece.partition("="))
+    for assignment in filter(None, text.split(",")):
+        key, _, value = (side.strip() for side in assignment.partition("="))
         if key not in spec.parameters:
-            known = ", ".join(spec.parameters) or "none"
+            known_names = ", ".join(spec.parameters) or "none"
             suggestion = did_you_mean(key, spec.parameters)
             raise UnknownMethod(
-                f"method {spec.name!r} has no parameter {key!r}{suggestion}; its parameters are {known}."
+                f"method {spec.name!r} has no parameter {key!r}{suggestion}; its parameters are {known_names}."
             )
         params[key] = spec.parameters[key].parse(key, value)
     return params
 
 
 def can_verify(verifier: VerifierSpec, draft_type: str) -> bool:
-    """Return whether `verifier` can verify drafts of this type."""
+    """Return whether `verifier` can verify drafts of this type, one of those listed at `DrafterSpec`.
+
+    Verification by shared noise compares tokens alone, so it takes any draft but those that cannot use shared noise
+    ("off") or have several image rows ("rows").
+    """
     with_shared_noise = "" in verifier.draft_types and draft_type not in ("off", "rows")
     return with_shared_noise or draft_type in verifier.draft_types

@@ -1,4 +1,7 @@
-"""Tuning of methods: how much to draft, to the machine; how far to trust a drafter, to the drafter."""
+"""Tuning of methods: draft sizes fitted to the machine's latency, and parameters fitted to a drafter's accuracy.
+
+t(N) is the latency of a target pass over the root and N draft nodes, τ the mean number of tokens committed per pass.
+"""
 
 from __future__ import annotations
 
@@ -33,33 +36,35 @@ class Timing:
     """Wall time of target passes by number of draft nodes."""
 
     seconds: dict[int, float]  # of the fastest repeat, since other load can only slow a pass down
-    is_stable: bool  # whether repeats agreed
+    is_stable: bool  # whether the two fastest repeats agreed at every number of nodes
 
     @classmethod
     def of_repeats(cls, repeats: Mapping[int, Sequence[float]]) -> Timing:
-        """Return the timing of `repeats`, seconds by number of nodes."""
-        fastest = {count: sorted(times)[:2] for count, times in repeats.items()}
-        steady = all(times[-1] <= MAX_DISAGREEMENT * times[0] for times in fastest.values())
-        return cls({count: times[0] for count, times in fastest.items()}, steady)
+        """Return the fastest of `repeats`, the seconds of repeated passes by number of draft nodes."""
+        two_fastest = {count: sorted(times)[:2] for count, times in repeats.items()}
+        is_stable = all(times[-1] <= MAX_DISAGREEMENT * times[0] for times in two_fastest.values())
+        return cls({count: times[0] for count, times in two_fastest.items()}, is_stable)
 
     def merge(self, other: Timing) -> Timing:
-        """Return both measurements as one."""
+        """Return the measurements of both, those of `other` where both have a number of nodes."""
         return Timing(self.seconds | other.seconds, self.is_stable and other.is_stable)
 
 
 def time_passes(
     target: CausalTarget, prompts: list[PromptInputs], nodes: Sequence[int], clock: Clock = time.perf_counter
 ) -> Timing:
-    """Measure t(N), repeatedly until repeats agree, at most `MAX_REPEATS` times.
+    """Measure the latency of target passes over root and N draft nodes, with further repeats until repeats agree.
+
+    It stops after `MAX_REPEATS` repeats, or earlier if other load on the machine is too heavy for repeats to help.
 
     Args:
         target (CausalTarget): Target whose passes are timed.
         prompts (list[PromptInputs]): Sequences that share the passes.
         nodes (Sequence[int]): Numbers of draft nodes.
-        clock (Clock): Clock in seconds; for a single thread better its CPU time, which others do not change.
+        clock (Clock): Clock in seconds; for a single thread better its CPU time, which other processes do not change.
 
     Returns:
-        Timing: seconds of the fastest repeats.
+        Timing: seconds of the fastest repeat by number of nodes.
     """
     repeats = pass_repeats(target, prompts, nodes, NUM_REPEATS, clock)
     while not (timing := Timing.of_repeats(repeats)).is_stable and len(repeats[nodes[0]]) < MAX_REPEATS:
@@ -71,14 +76,21 @@ def time_passes(
 
 
 def worst_slowdown(repeats: Mapping[int, Sequence[float]]) -> float:
-    """Return the ratio of the median repeat to the fastest one, of the number of nodes where it is worst."""
+    """Return the largest ratio of median to fastest repeat over all numbers of nodes (`repeats`: seconds by number)."""
     return max(statistics.median(times) / min(times) for times in repeats.values())
 
 
 def median_pass_seconds(
     target: CausalTarget, prompts: list[PromptInputs], nodes: Sequence[int], repeats: int = 3
 ) -> dict[int, float]:
-    """Return t(N), the median wall time of a target pass over root and N draft nodes, by N."""
+    """Return the median seconds of a target pass over the root and N draft nodes, for every N in `nodes`.
+
+    Args:
+        target (CausalTarget): Target whose passes are timed.
+        prompts (list[PromptInputs]): Sequences that share the passes.
+        nodes (Sequence[int]): Numbers of draft nodes.
+        repeats (int): Passes per number of nodes.
+    """
     repeats_by_size = pass_repeats(target, prompts, nodes, repeats, time.perf_counter)
     return {count: statistics.median(times) for count, times in repeats_by_size.items()}
 
@@ -87,7 +99,13 @@ def median_pass_seconds(
 def pass_repeats(
     target: CausalTarget, prompts: list[PromptInputs], nodes: Sequence[int], repeats: int, clock: Clock
 ) -> dict[int, list[float]]:
-    """Return the seconds of `repeats` target passes over root and N draft nodes, by N; numbers of nodes take turns."""
+    """Time `repeats` target passes over the root and N draft nodes, for every N in `nodes`, after a warm-up pass each.
+
+    Sizes are timed in turn (all sizes once, then all again), so that a period of other load affects all of them.
+
+    Returns:
+        dict[int, list[float]]: seconds of every repeat by N.
+    """
     state = target.empty_state()
     target.prefill(state, prompts)
     seconds: dict[int, list[float]] = {count: [] for count in nodes}
@@ -103,56 +121,62 @@ def pass_repeats(
 
 
 class PassTimes:
-    """Latency of target passes by number of draft nodes on this machine, checked against the passes that follow.
+    """Latency of target passes by number of draft nodes, measured when it is first needed.
+
+    The seconds of later passes (`observe`) show whether the measurement still holds.
 
     Args:
-        measure (Callable[[Sequence[int]], Timing]): Measure passes of these numbers of nodes.
+        measure (Callable[[Sequence[int]], Timing]): Times passes over the given numbers of draft nodes.
         near (Sequence[int]): Numbers of nodes in passes of one sequence.
         far (Sequence[int]): Numbers of nodes in passes of many sequences; measured when sequences first share a pass.
-        patience (int): Passes that contradict the measurement before it counts as outdated.
+        patience (int): Successive contradicting passes after which the measurement counts as outdated.
     """
 
     def __init__(
-        self, measure: Callable[[Sequence[int]], Timing], near: Sequence[int], far: Sequence[int],
-        patience: int = NUM_CHECKED_PASSES,
+        self, measure: Callable[[Sequence[int]], Timing], single_sequence_nodes: Sequence[int],
+        batch_nodes: Sequence[int], patience: int = NUM_CHECKED_PASSES,
     ) -> None:  # fmt: skip
-        self._measure, self._single_row_sizes, self._batch_sizes, self.patience = measure, near, far, patience
+        self._measure, self.patience = measure, patience
+        self._single_sequence_nodes, self._batch_nodes = single_sequence_nodes, batch_nodes
         self._timing: Timing | None = None
-        self._has_batch_sizes = False
+        self._has_batch_nodes = False  # whether `_timing` includes `batch_nodes`
         self._ratios: deque[float] = deque(maxlen=NUM_CHECKED_PASSES)  # measured over expected seconds of recent passes
         self.contradictions = 0  # passes in a row whose recent median contradicts the measurement
 
     @property
     def has_measurement(self) -> bool:
-        """Return whether any latency was requested so far."""
+        """Return whether latencies were measured, which the first request for them does."""
         return self._timing is not None
 
     @property
     def is_stable(self) -> bool:
-        """Return whether repeats agreed, so that the measurement may be kept."""
+        """Return whether repeats of the measurement agreed, so that it may be stored; True before there is one."""
         return self._timing is None or self._timing.is_stable
 
     @property
     def is_outdated(self) -> bool:
-        """Return whether recent passes contradict the measurement for longer than `patience`."""
+        """Return whether at least `patience` successive passes contradicted the measurement."""
         return self.contradictions >= self.patience
 
-    def single_row_latency(self) -> Mapping[int, float]:
-        """Return t(N) in seconds for passes of one sequence, measured at the first call."""
+    def single_sequence_latency(self) -> Mapping[int, float]:
+        """Return seconds by number of draft nodes for passes of one sequence, measured at the first call."""
         if self._timing is None:
-            self._timing = self._measure(self._single_row_sizes)
+            self._timing = self._measure(self._single_sequence_nodes)
         return self._timing.seconds
 
     def batch_latency(self) -> Mapping[int, float]:
-        """Return t(N) in seconds for passes of one sequence and of many, measured at the first call."""
-        self.single_row_latency()
+        """Return seconds by number of draft nodes, up to those of many sequences, measured at the first call."""
+        self.single_sequence_latency()
         assert self._timing is not None
-        if not self._has_batch_sizes:
-            self._timing, self._has_batch_sizes = self._timing.merge(self._measure(self._batch_sizes)), True
+        if not self._has_batch_nodes:
+            self._timing, self._has_batch_nodes = self._timing.merge(self._measure(self._batch_nodes)), True
         return self._timing.seconds
 
     def observe(self, nodes: int, seconds: float) -> None:
-        """Compare a pass over root and `nodes` draft nodes with the measurement."""
+        """Compare the `seconds` of a pass over root and `nodes` draft nodes with the measurement, if there is one.
+
+        Single passes vary, so the median over the last NUM_CHECKED_PASSES passes decides.
+        """
         if self._timing is None:
             return
         self._ratios.append(seconds / interpolate_latency(self._timing.seconds, nodes))
@@ -161,14 +185,14 @@ class PassTimes:
             self.contradictions = 0 if agrees else self.contradictions + 1
 
 
-EQUAL_RATE = 0.98  # of the best rate: smaller differences are noise, and among equals the shorter window wastes less
+EQUAL_RATE = 0.98  # share of the best rate from which rates count as equal: smaller differences are noise
 
 
 def best_draft_size(tau_by_draft_size: Mapping[int, float], seconds: Mapping[int, float]) -> int:
-    """Return the smallest draft size whose rate of tokens is near the best.
+    """Return the smallest draft size whose tokens per second are within EQUAL_RATE of the best.
 
     Args:
-        tau_by_draft_size (Mapping[int, float]): Mean number of tokens committed a pass, by number of drafted tokens.
+        tau_by_draft_size (Mapping[int, float]): Mean number of tokens committed per pass, by number of drafted tokens.
         seconds (Mapping[int, float]): Seconds of a pass, by number of drafted tokens.
     """
     rates = {count: tau / seconds[count] for count, tau in tau_by_draft_size.items()}
@@ -177,83 +201,107 @@ def best_draft_size(tau_by_draft_size: Mapping[int, float], seconds: Mapping[int
 
 @dataclass(eq=False)
 class BatchAwareDraftSize:
-    """Number of draft nodes of a sequence where `rows` sequences share a pass; call it with `rows`.
+    """Draft size per sequence that is fastest for a batch: an instance maps the number of sequences to a size.
 
-    A tree column costs what it adds to the pass, and sequences fill a pass as nodes do: beyond what a machine computes
-    while it loads the weights, more nodes a sequence cost more than they commit.
+    Draft nodes are nearly free while a pass is bound by loading the weights. The nodes of all sequences share this
+    room, so larger batches draft fewer nodes per sequence.
     """
 
-    tau_by_draft_size: Mapping[int, float]  # mean number of tokens committed a pass
-    single_row_latency: Callable[[], Mapping[int, float]]  # t(N) of one sequence, measured at the first call
-    batch_latency: Callable[[], Mapping[int, float]]  # t(N) of as many nodes as many sequences have
-    size_by_rows: dict[int, int] = field(default_factory=dict)
+    tau_by_draft_size: Mapping[int, float]  # mean number of tokens committed per pass, by number of draft nodes
+    # seconds of a pass by its number of draft nodes: of one sequence, and up to those of many sequences; both are
+    # measured at their first call
+    single_sequence_latency: Callable[[], Mapping[int, float]]
+    batch_latency: Callable[[], Mapping[int, float]]
+    size_by_num_sequences: dict[int, int] = field(default_factory=dict)  # cached results for batches
 
     @cached_property
-    def single_row_size(self) -> int:
-        """Number of nodes where a sequence has a pass to itself, which is the most."""
-        return self.best(self.tau_by_draft_size, self.single_row_latency(), 1)
+    def single_sequence_size(self) -> int:
+        """Draft size of a sequence that is decoded alone; batches never use a larger one."""
+        return self.best_for(self.tau_by_draft_size, self.single_sequence_latency(), 1)
 
-    def __call__(self, rows: int) -> int:
-        if rows <= 1:
-            return self.single_row_size
-        if rows not in self.size_by_rows:
-            fewer = {count: tau for count, tau in self.tau_by_draft_size.items() if count <= self.single_row_size}
-            self.size_by_rows[rows] = self.best(fewer, self.batch_latency(), rows)
-        return self.size_by_rows[rows]
+    def __call__(self, num_sequences: int) -> int:
+        """Return the number of draft nodes per sequence where `num_sequences` sequences share a pass."""
+        if num_sequences <= 1:
+            return self.single_sequence_size
+        if num_sequences not in self.size_by_num_sequences:
+            candidates = {
+                count: tau for count, tau in self.tau_by_draft_size.items() if count <= self.single_sequence_size
+            }
+            self.size_by_num_sequences[num_sequences] = self.best_for(candidates, self.batch_latency(), num_sequences)
+        return self.size_by_num_sequences[num_sequences]
 
     @staticmethod
-    def best(tau_by_draft_size: Mapping[int, float], seconds: Mapping[int, float], rows: int) -> int:
-        """Return the best draft size where `rows` sequences share a pass."""
-        costs = {count: interpolate_latency(seconds, rows * (count + 1) - 1) for count in tau_by_draft_size}
+    def best_for(tau_by_draft_size: Mapping[int, float], seconds: Mapping[int, float], num_sequences: int) -> int:
+        """Return the draft size with the most tokens per second where `num_sequences` sequences share a pass.
+
+        Args:
+            tau_by_draft_size (Mapping[int, float]): Tokens committed per sequence and pass, by draft nodes of it.
+            seconds (Mapping[int, float]): Seconds of a pass by its total number of draft nodes.
+            num_sequences (int): Sequences in the pass.
+        """
+        # every sequence adds its root and `count` draft nodes; the measured counts leave out one root
+        costs = {count: interpolate_latency(seconds, num_sequences * (count + 1) - 1) for count in tau_by_draft_size}
         return best_draft_size(tau_by_draft_size, costs)
 
 
 def interpolate_latency(seconds: Mapping[int, float], nodes: int) -> float:
-    """Return t(nodes) by linear interpolation between measured sizes; beyond the last two by extrapolation."""
+    """Return the seconds of a pass over `nodes` draft nodes, given measured `seconds` by number of nodes.
+
+    It interpolates linearly between measured sizes and extrapolates beyond the largest two.
+    """
     sizes = sorted(seconds)
-    after = min(max(1, bisect(sizes, nodes)), len(sizes) - 1)
-    left, right = sizes[after - 1], sizes[after]
+    right_index = min(max(1, bisect(sizes, nodes)), len(sizes) - 1)
+    left, right = sizes[right_index - 1], sizes[right_index]
     return seconds[left] + (seconds[right] - seconds[left]) * (nodes - left) / (right - left)
 
 
 def expected_tau_by_nodes(
     acceptance_by_rank: Sequence[Sequence[float]], max_depth: int, max_nodes: int
 ) -> dict[int, float]:
-    """Return the expected τ of static trees by number of nodes.
+    """Return the expected τ, tokens committed per pass, of the best static trees of 1 … `max_nodes` nodes.
 
     Args:
-        acceptance_by_rank (Sequence[Sequence[float]]): Acceptance by depth and rank, see `StaticTree`.
+        acceptance_by_rank (Sequence[Sequence[float]]): Probability that a child of rank r at depth d is accepted, as
+            `[d][r]`; rank 0 is the drafter's likeliest candidate.
         max_depth (int): Longest path.
         max_nodes (int): Largest number of nodes.
+
+    Returns:
+        dict[int, float]: τ by number of nodes.
     """
-    shape = StaticTree(max_depth, max_nodes, tuple(map(tuple, acceptance_by_rank)))
-    taus, tau = {}, 1.0
-    for nodes, probability in enumerate(node_probs(shape), start=1):
+    tree = StaticTree(max_depth, max_nodes, tuple(map(tuple, acceptance_by_rank)))
+    tau_by_nodes, tau = {}, 1.0  # the bonus token is always committed
+    for nodes, probability in enumerate(node_probs(tree), start=1):
         tau += probability
-        taus[nodes] = tau
-    return taus
+        tau_by_nodes[nodes] = tau
+    return tau_by_nodes
 
 
-NOISE_SCALES = tuple(0.2 * 1.2**step for step in range(20))
+NOISE_SCALES = tuple(0.2 * 1.2**index for index in range(20))  # candidates of `fit_logit_noise_scale`
 
 
 def fit_logit_noise_scale(p: Tensor, q: Tensor, seed: int = 0) -> float:
-    """Return the scale of a drafter's logit error.
+    """Fit the scale of a drafter's logit error by maximum likelihood over NOISE_SCALES.
 
-    With this scale `softmax((log q + g) / scale)` best predicts which token the target chooses under shared noise g.
+    Drafter and target share position-keyed Gumbel noise g. With the fitted scale, `softmax((log q + g) / scale)` best
+    predicts which token the target samples with g, argmax(log p + g).
 
     Args:
         p (Tensor): [M, V] log probabilities of the target.
         q (Tensor): [M, V] log probabilities of the drafter at the same positions.
         seed (int): Seed of the noise.
     """
-    scores, chosen = perturbed_choices(p, q, seed)
-    likelihood = {scale: (scores / scale).log_softmax(-1).gather(1, chosen).mean().item() for scale in NOISE_SCALES}
-    return max(likelihood, key=likelihood.__getitem__)
+    perturbed, target_tokens = perturb_and_sample(p, q, seed)  # [M, V], [M, 1]
+    log_likelihood = {
+        scale: (perturbed / scale).log_softmax(-1).gather(1, target_tokens).mean().item() for scale in NOISE_SCALES
+    }
+    return max(log_likelihood, key=log_likelihood.__getitem__)
 
 
 def fit_acceptance_by_rank(p: Tensor, q: Tensor, depth: Tensor, ranks: int = 8, seed: int = 0) -> list[list[float]]:
-    """Return how often the target's token has rank r among a drafter's candidates, by depth; see `StaticTree`.
+    """Estimate the acceptance by depth and rank that shapes static trees.
+
+    It is how often the target's token has rank r among a drafter's candidates, where both share Gumbel noise.
 
     Args:
         p (Tensor): [M, V] log probabilities of the target.
@@ -263,17 +311,29 @@ def fit_acceptance_by_rank(p: Tensor, q: Tensor, depth: Tensor, ranks: int = 8, 
         seed (int): Seed of the noise.
 
     Returns:
-        list[list[float]]: acceptance by depth and rank, never rising within a depth.
+        list[list[float]]: acceptance `[depth][rank]`, never rising with the rank.
     """
-    scores, chosen = perturbed_choices(p, q, seed)
-    rank = (scores > scores.gather(-1, chosen)).sum(-1)
-    rank_by_depth = [rank[depth == index] for index in range(int(depth.max()) + 1)]
-    acceptances = [row.bincount(minlength=ranks)[:ranks] / max(1, len(row)) for row in rank_by_depth]
-    return [row.cummin(0).values.tolist() for row in acceptances]  # few samples may rise by chance
+    perturbed, target_tokens = perturb_and_sample(p, q, seed)  # [M, V], [M, 1]
+    target_ranks = (perturbed > perturbed.gather(-1, target_tokens)).sum(-1)  # [M]
+    ranks_by_depth = [target_ranks[depth == index] for index in range(int(depth.max()) + 1)]
+    acceptances = [
+        depth_ranks.bincount(minlength=ranks)[:ranks] / max(1, len(depth_ranks)) for depth_ranks in ranks_by_depth
+    ]
+    # with few samples an acceptance may rise with the rank by chance; the running minimum removes this
+    return [by_rank.cummin(0).values.tolist() for by_rank in acceptances]
 
 
-def perturbed_choices(p: Tensor, q: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Return log q + g `[M, V]`, and the token that the target chooses with the same noise g, `[M, 1]`."""
+def perturb_and_sample(p: Tensor, q: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return q + g, and the tokens that the target samples with the same Gumbel noise g, argmax(p + g).
+
+    Args:
+        p (Tensor): [M, V] log probabilities of the target.
+        q (Tensor): [M, V] log probabilities of the drafter.
+        seed (int): Seed of the noise.
+
+    Returns:
+        tuple[Tensor, Tensor]: perturbed log probabilities of the drafter [M, V], and token ids [M, 1].
+    """
     positions = torch.arange(len(p), device=p.device)
     keys = row_keys(*torch.tensor([[seed], [0]], device=p.device))
     noise = gumbel_from_keys(keys, positions[None], p.shape[1])[0]

@@ -12,7 +12,15 @@ from typing import Any
 
 import torch
 
-from polydraft.core.methods.spec import CODES, PJD_PAPER, TAPE_PAPER, MethodContext, Parameter, Values, VerifierSpec
+from polydraft.core.methods.spec import (
+    CODES,
+    PJD_PAPER,
+    TAPE_PAPER,
+    MethodContext,
+    Parameter,
+    ParamValues,
+    VerifierSpec,
+)
 from polydraft.core.verifiers import rules
 from polydraft.core.verifiers.base import Verifier
 from polydraft.core.verifiers.chain import BlockVerification, SpeculativeSampling
@@ -27,38 +35,54 @@ ANY = ("fixed", *SAMPLED, "picked")
 
 
 def build_shared_noise_verifier(
-    context: MethodContext, values: Values, draft_type: str,
-    make: Callable[[MethodContext, Values], rules.TokenMatchRule],
+    context: MethodContext, values: ParamValues, draft_type: str,
+    make: Callable[[MethodContext, ParamValues], rules.TokenMatchRule],
 ) -> Verifier:  # fmt: skip
-    """Build a verifier that compares drafts with the target's tokens under shared noise by the rule of `make`."""
-    verifier = ParallelRowsVerifier if draft_type == "rows" else SharedNoiseVerifier
-    return verifier(make(context, values), context.exact_only_tokens)
+    """Build a verifier that compares draft tokens with those the target samples with the same noise.
+
+    `make` builds the rule that says which draft tokens are accepted in place of the target's.
+    """
+    verifier_class = ParallelRowsVerifier if draft_type == "rows" else SharedNoiseVerifier
+    return verifier_class(make(context, values), context.exact_only_tokens)
 
 
 def build_ratio_test(
-    context: MethodContext, values: Values, draft_type: str, make: Callable[[MethodContext, Values], rules.RatioRule]
+    context: MethodContext,
+    values: ParamValues,
+    draft_type: str,
+    make: Callable[[MethodContext, ParamValues], rules.RatioRule],
 ) -> Verifier:
-    """Build a ratio test: of a whole chain of sampled tokens at once, of trees and fixed drafts child by child."""
+    """Build a verifier that accepts draft tokens with a probability, p/q or what the rule of `make` changes it to.
+
+    Chains of sampled tokens use speculative sampling; trees and deterministic drafts use recursive rejection, which
+    tests the children of a node one after the other.
+    """
     rule = make(context, values)
     if draft_type in ("chain", "off"):
         return SpeculativeSampling(rule, context.exact_only_tokens)
     return RecursiveRejection(rule, context.exact_only_tokens)
 
 
-def build_lantern(context: MethodContext, values: Values) -> rules.Lantern:
+def build_lantern(context: MethodContext, values: ParamValues) -> rules.Lantern:
+    """Build LANTERN's rule: the `k` nearest codebook tokens may stand in for a token, up to a probability `delta`."""
     return rules.Lantern(nearest_codes(require_codebook(context), values["k"]), delta=values["delta"])
 
 
-def build_lantern_plus(context: MethodContext, values: Values) -> rules.Lantern:
+def build_lantern_plus(context: MethodContext, values: ParamValues) -> rules.Lantern:
+    """Build LANTERN++'s rule: as LANTERN, but neighbours add at most a multiple `lam` of the token's probability."""
     return rules.LanternPlus(nearest_codes(require_codebook(context), values["k"]), lam=values["lam"])
 
 
-def build_grouped_rule(context: MethodContext, values: Values) -> rules.GroupedRule:
+def build_grouped_rule(context: MethodContext, values: ParamValues) -> rules.GroupedRule:
+    """Build the rule of grouped speculative decoding: tokens of similar rank and embedding share their probability."""
     return rules.GroupedRule(values["size"], values["delta"], values["distance"], context.codebook)
 
 
-def find_code_groups(context: MethodContext, values: Values) -> Any:
-    """Return the groups of similar codebook tokens; tokens that must match exactly are in no group."""
+def find_code_groups(context: MethodContext, values: ParamValues) -> Any:
+    """Return the groups of codebook tokens whose embeddings have a cosine above `values["theta"]`.
+
+    Tokens to which lossy rules do not apply are in no group: NaN embeddings resemble nothing.
+    """
     embeddings, exact_only = require_codebook(context), context.exact_only_tokens
     return similarity_groups(
         embeddings if exact_only is None else embeddings.masked_fill(exact_only[:, None], torch.nan), values["theta"]
@@ -66,34 +90,34 @@ def find_code_groups(context: MethodContext, values: Values) -> Any:
 
 
 def require_codebook(context: MethodContext) -> Any:
-    """Return the codebook embeddings; `Registry.build` has checked that there are any."""
+    """Return the codebook embeddings `[V, D]`; `Registry.build` has checked that the model has a codebook."""
     assert context.codebook is not None
     return context.codebook
 
 
-def real_parameter(default: float, text: str, least: float, most: float) -> Parameter:
-    """Return a real-valued parameter."""
-    return Parameter(default, text, least, most, kind=float)
+def float_parameter(default: float, text: str, least: float, most: float) -> Parameter:
+    """Return a real-valued method parameter from `least` to `most`; `text` is its help."""
+    return Parameter(default, text, least, most, value_type=float)
 
 
 NEIGHBOURS = {"k": Parameter(1000, "codebook neighbours considered", 1, 65536)}
 K_NEAR = {"k": Parameter(10, "codebook neighbours considered", 1, 65536)}
-DELTA = {"delta": real_parameter(0.1, "most probability the neighbours may add", 0, 1)}
-LAM = {"lam": real_parameter(5.0, "most they may add, as a multiple of the token's own", 1, 1000)}
+DELTA = {"delta": float_parameter(0.1, "most probability the neighbours may add", 0, 1)}
+LAM = {"lam": float_parameter(5.0, "most they may add, as a multiple of the token's own", 1, 1000)}
 GROUPS = {
     "size": Parameter(25, "ranks in a group", 1, 1001),
-    "delta": real_parameter(0.15, "probabilities in a group differ by less", 0, 1.01),
-    "distance": real_parameter(10.0, "codebook embeddings in a group are nearer than this", 0, 1000),
+    "delta": float_parameter(0.15, "probabilities in a group differ by less", 0, 1.01),
+    "distance": float_parameter(10.0, "codebook embeddings in a group are nearer than this", 0, 1000),
 }
-THETA = {"theta": real_parameter(0.5, "cosine above which codebook tokens share a group", 0.3, 0.99)}
+THETA = {"theta": float_parameter(0.5, "cosine above which codebook tokens share a group", 0.3, 0.99)}
 TYPICAL = {
-    "epsilon": real_parameter(0.09, "hard threshold", 0, 1),
-    "delta": real_parameter(0.3, "threshold relative to e^-entropy", 0, 100),
+    "epsilon": float_parameter(0.09, "hard threshold", 0, 1),
+    "delta": float_parameter(0.3, "threshold relative to e^-entropy", 0, 100),
 }
 TOP = {"k": Parameter(50, "likeliest ids", 1, 10**6)}
 COOL = {
-    "delta": real_parameter(1.5, "looseness of the first token", 1, 100),
-    "nu": real_parameter(0.7, "how it tightens", 0, 100),
+    "delta": float_parameter(1.5, "looseness of the first token", 1, 100),
+    "nu": float_parameter(0.7, "how it tightens", 0, 100),
 }
 
 RATIO_TESTABLE = ("fixed", *SAMPLED, "off")  # draft types that a ratio test can verify
@@ -107,21 +131,22 @@ LEVIATHAN, RECURSIVE = "Leviathan et al. 2023, arXiv 2211.17192", "Miao et al. 2
 
 @dataclass(frozen=True)
 class LossyRuleSpec:
-    """Entry of a lossy rule."""
+    """Registry entry of a lossy acceptance rule, from which the entry of its verifier is made."""
 
     name: str
     summary: str
     paper: str
-    make: Callable[[MethodContext, Values], Any]
+    make: Callable[[MethodContext, ParamValues], Any]  # builds the rule
     parameters: dict[str, Parameter]
-    draft_types: tuple[str, ...] = ("", "rows")  # of its ratio test; "" is with shared noise
-    requirement: str = ""
+    draft_types: tuple[str, ...] = ("", "rows")  # types of drafts it can verify, see DrafterSpec; "": shared noise
+    requirement: str = ""  # capability that it needs: CODES, or ""
 
     def to_verifier(self) -> VerifierSpec:
-        """Return the entry of the verifier that applies the rule."""
-        is_shared_noise = "" in self.draft_types
-        make = partial(build_shared_noise_verifier if is_shared_noise else build_ratio_test, make=self.make)
-        drafter = "jacobi" if is_shared_noise else "sjd-maximal" if "off" in self.draft_types else "draft"
+        """Return the entry of the rule's verifier: a comparison under shared noise, or else a ratio test."""
+        uses_shared_noise = "" in self.draft_types
+        make = partial(build_shared_noise_verifier if uses_shared_noise else build_ratio_test, make=self.make)
+        # the default drafter is one without training, if the rule can verify its drafts
+        drafter = "jacobi" if uses_shared_noise else "sjd-maximal" if "off" in self.draft_types else "draft"
         return VerifierSpec(
             self.name, "lossy", self.summary, self.paper, make, self.draft_types, drafter, self.requirement,
             self.parameters,
@@ -179,15 +204,15 @@ LOSSY = (
     ),
     LossyRuleSpec(
         "lenience", "accept with p / (l q)", LEVIATHAN, lambda context, values: rules.Lenience(**values),
-        {"lenience": real_parameter(0.5, "l", 0.01, 1)}, RATIO_TESTABLE_WITH_Q,
+        {"lenience": float_parameter(0.5, "l", 0.01, 1)}, RATIO_TESTABLE_WITH_Q,
     ),
     LossyRuleSpec(
         "ensemble", "sample w p + (1 - w) q", "Fu et al. 2025, Speculative Ensemble",
-        lambda context, values: rules.Ensemble(**values), {"weight": real_parameter(0.8, "w", 0, 1)}, ("chain", "off"),
+        lambda context, values: rules.Ensemble(**values), {"weight": float_parameter(0.8, "w", 0, 1)}, ("chain", "off"),
     ),
     LossyRuleSpec(
         "ssd", "accept with p/q + beta", "SSD (speech)", lambda context, values: rules.SSDRule(**values),
-        {"beta": real_parameter(0.4, "added to the ratio", 0, 1)}, RATIO_TESTABLE_WITH_Q,
+        {"beta": float_parameter(0.4, "added to the ratio", 0, 1)}, RATIO_TESTABLE_WITH_Q,
     ),
     LossyRuleSpec(
         "cool-sd", "accept with w p/q, loose early and tight late", "Cool-SD",

@@ -46,62 +46,85 @@ UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "head_mask")  # that some model fam
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Head layout of a layer, and the name of its attention kernel."""
+    """Head layout of an attention layer, and the name of its kernel.
+
+    The `group_size` query heads that share a key/value head are folded: they become further queries of one head, so
+    that C positions give group_size * C folded queries.
+    """
 
     group_size: int  # query heads that share a key/value head
     head_dim: int
-    kernel: str = SDPA
+    kernel: str = SDPA  # a key of `KERNELS`
 
     @staticmethod
     def from_config(config: Any) -> AttentionHeads:
         """Return the head layout of a transformers configuration."""
-        heads = config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        return AttentionHeads(heads // (getattr(config, "num_key_value_heads", None) or heads), head_dim)
+        num_heads = config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+        return AttentionHeads(num_heads // (getattr(config, "num_key_value_heads", None) or num_heads), head_dim)
 
     def min_view_len(self, dtype: torch.dtype, device: torch.device) -> int:
-        """Return the shortest key view of the fused kernel; longer ones double up to whole blocks of KEY_BLOCK."""
-        lengths = SHORT_KEY_BLOCK, 2 * SHORT_KEY_BLOCK
-        is_invariant = is_on_cpu(device) and is_view_invariant(dtype, self.head_dim, lengths)
+        """Return the fewest keys that the fused kernel may read per row.
+
+        It is less than KEY_BLOCK on CPUs where shorter views are measured to give the same bits.
+        """
+        short_lens = SHORT_KEY_BLOCK, 2 * SHORT_KEY_BLOCK
+        is_invariant = is_on_cpu(device) and is_view_invariant(dtype, self.head_dim, short_lens)
         return SHORT_KEY_BLOCK if is_invariant else KEY_BLOCK
 
     def fold_queries(self, values: Tensor, step: int) -> Tensor:
-        """Repeat per-position values `[rows, W]` for all folded queries, adding `step` in every further group.
+        """Repeat a value per position for each query head of a group, as queries are folded.
+
+        Args:
+            values (Tensor): `[rows, W]`, one per position.
+            step (int): Query head g of a group gets `values + g * step`.
 
         Returns:
-            `[rows, group_size * W + padding]`; padding is undefined.
+            Tensor: `[rows, group_size * W + padding]`; padding is undefined.
         """
         rows, width = values.shape
-        queries = self.group_size * width
+        num_queries = self.group_size * width
         if self.group_size > 1:
             offsets = step * cached_arange(self.group_size, values.device)
-            values = (values[:, None] + offsets[:, None]).view(rows, queries)
-        extra = self.num_padding_queries(queries)
-        return F.pad(values, (0, extra)) if extra else values
+            values = (values[:, None] + offsets[:, None]).view(rows, num_queries)  # [rows, group_size, W], flattened
+        num_padding = self.num_padding_queries(num_queries)
+        return F.pad(values, (0, num_padding)) if num_padding else values
 
-    def num_padding_queries(self, queries: int) -> int:
-        """Return how many queries to add so that the last block of QUERY_BLOCK never holds too few."""
-        return max(0, max(4, self.head_dim // 16) - ((queries - 1) % QUERY_BLOCK + 1))
+    def num_padding_queries(self, num_queries: int) -> int:
+        """Return how many queries to append so that the last block of QUERY_BLOCK queries has a minimum size.
+
+        Smaller blocks would be summed in another order by the CPU kernel.
+        """
+        return max(0, max(4, self.head_dim // 16) - ((num_queries - 1) % QUERY_BLOCK + 1))
 
 
 def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
-    """Compute attention with torch's fused kernel."""
+    """Compute attention with torch's fused kernel: queries `[rows, kv_heads, Q, D]`, keys and values `[…, K, D]`."""
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
 
 
 def matmul_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
-    """Compute attention as two batched matrix products, the second summed by blocks of keys.
+    """Compute attention as two batched matrix products with a softmax in between.
 
-    Contiguous keys and values are not copied.
+    Args:
+        queries (Tensor): `[rows, kv_heads, Q, D]`.
+        keys (Tensor): `[rows, kv_heads, K, D]`; copied unless contiguous.
+        values (Tensor): `[rows, kv_heads, K, D]`; copied unless contiguous.
+        mask (Tensor): Additive, `[rows, 1, Q, K]`.
+        scale (float | None): Factor of the scores; None: D ** -0.5.
+
+    Returns:
+        Tensor: `[rows, kv_heads, Q, D]`.
     """
     scores = queries @ keys.contiguous().transpose(-1, -2)
     scores = scores.mul_(queries.shape[-1] ** -0.5 if scale is None else scale).add_(mask)
     weights, values = scores.softmax(-1), values.contiguous()
     if values.shape[2] <= KEY_BLOCK:
         return weights @ values
-    if short := -values.shape[2] % KEY_BLOCK:
-        weights, values = F.pad(weights, (0, short)), F.pad(values, (0, 0, 0, short))
-    # oneDNN splits a longer sum at points that depend on its length, so it is split here
+    if num_padding := -values.shape[2] % KEY_BLOCK:
+        weights, values = F.pad(weights, (0, num_padding)), F.pad(values, (0, 0, 0, num_padding))
+    # oneDNN splits a longer sum over keys at points that depend on its length, so it is split here
+    # [rows, kv_heads, blocks, Q, D]
     blocks = weights.unflatten(3, (-1, KEY_BLOCK)).transpose(2, 3) @ values.unflatten(2, (-1, KEY_BLOCK))
     return blocks.sum(2)
 
@@ -110,24 +133,28 @@ Kernel: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float | None], Ten
 
 
 def with_folded_queries(kernel: Kernel) -> Kernel:
-    """Wrap a kernel over folded queries `[rows, heads / groups, Q, D]` as one over unfolded ones.
+    """Return a kernel for grouped-query attention, which folds the queries for `kernel`.
+
+    Folding makes the query heads that share a key/value head further queries of one head: `[rows, heads, C, D]` becomes
+    `[rows, kv_heads, group_size * C + padding, D]`, so that keys and values need not be repeated.
 
     Args:
-        kernel (Kernel): Takes queries `[rows, heads / groups, Q, D]`.
+        kernel (Kernel): Takes folded queries, and keys and values of as many heads.
 
     Returns:
-        A function of query `[rows, heads, C, D]`, key and value `[rows, heads / groups, K, D]`, a folded mask and a
-        scale, which returns `[rows, C, heads, D]`.
+        A function of query `[rows, heads, C, D]`, key and value `[rows, kv_heads, K, D]`, an additive mask
+        `[rows, 1, group_size * C + padding, K]` and a scale, which returns `[rows, C, heads, D]`.
     """
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-        is_grouped = (shared := key.shape[1]) < query.shape[1]
-        queries = query.unflatten(1, (shared, -1)).flatten(2, 3) if is_grouped else query
+        """Fold and pad the queries, compute attention, and unfold the output, `[rows, C, heads, D]`."""
+        is_grouped = (kv_heads := key.shape[1]) < query.shape[1]
+        queries = query.unflatten(1, (kv_heads, -1)).flatten(2, 3) if is_grouped else query
         num_queries = queries.shape[2]
-        if extra := mask.shape[2] - num_queries:
-            queries = F.pad(queries, (0, 0, 0, extra))
+        if num_padding := mask.shape[2] - num_queries:
+            queries = F.pad(queries, (0, 0, 0, num_padding))
         output = kernel(queries, key, value, mask, scale)
-        output = output[:, :, :num_queries] if extra else output
+        output = output[:, :, :num_queries] if num_padding else output
         return (output.unflatten(2, (-1, query.shape[2])).flatten(1, 2) if is_grouped else output).transpose(1, 2)
 
     return attend
@@ -139,20 +166,22 @@ KERNELS: dict[str, Kernel] = {
 
 
 def kernel_from_config(config: Any) -> Kernel:
-    """Return the kernel that a configuration names, the fused one if it names none of ours."""
+    """Return the attention kernel that a transformers configuration names; torch's fused one if it is not ours."""
     return KERNELS.get(config._attn_implementation, KERNELS[SDPA])
 
 
 def choose_kernel(context_len: int, query_width: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> str:
-    """Return the name of the fastest kernel for a model; the same on every run of a machine.
+    """Return the name of the fastest attention kernel for a model (a key of `KERNELS`).
+
+    The choice depends on the machine but not on timings, so every run makes the same.
 
     Args:
         context_len (int): Most positions of a row.
-        query_width (int): Width of a position's queries, over all heads. The smallest models keep the fused kernel,
-            which has less launch overhead.
+        query_width (int): Query heads times head size. The smallest models keep the fused kernel, which has less launch
+            overhead.
         head_dim (int): Head size.
         dtype (torch.dtype): Type of queries and keys.
-        device (torch.device): Where the model is.
+        device (torch.device): Device of the model.
     """
     if not is_on_cpu(device):
         return TRITON if triton_ops.is_supported(device, dtype) else SDPA
@@ -163,7 +192,10 @@ def choose_kernel(context_len: int, query_width: int, head_dim: int, dtype: torc
 
 
 def is_matmul_faster() -> bool:
-    """Return whether this CPU multiplies bf16 but has no AMX, which alone the fused kernel is optimised for."""
+    """Return whether bf16 matrix products on this CPU are faster than torch's fused attention kernel.
+
+    They are if it has AVX512-BF16 but no AMX, since the fused kernel in bf16 is optimised for AMX only.
+    """
     cpu = torch.cpu
     return cpu._is_avx512_bf16_supported() and not cpu._is_amx_tile_supported()
 
@@ -178,72 +210,90 @@ def is_on_cpu(device: torch.device) -> bool:
 def is_view_invariant(
     dtype: torch.dtype, head_dim: int, view_lens: tuple[int, ...] = (KEY_BLOCK,), kernel: str = SDPA
 ) -> bool:
-    """Measure whether a query has the same bits for all view lengths and numbers of queries on this CPU.
+    """Measure whether a query's output has the same bits for all view lengths and numbers of queries on this CPU.
 
     Args:
         dtype (torch.dtype): Type of queries and keys.
         head_dim (int): Head size.
-        view_lens (tuple[int, ...]): View lengths to compare with one of two blocks.
-        kernel (str): A name in `KERNELS`.
+        view_lens (tuple[int, ...]): Numbers of keys to read, compared with reading 2 * KEY_BLOCK keys whose additional
+            ones are masked.
+        kernel (str): A key of `KERNELS`.
+
+    Returns:
+        bool: True if no bit differed.
     """
     generator, heads, attend = torch.Generator().manual_seed(0), AttentionHeads(1, head_dim), KERNELS[kernel]
-    for view_len, share in itertools.product(view_lens, (0.15, 0.6, 0.95, 1)):
+    for view_len, visible_share in itertools.product(view_lens, (0.15, 0.6, 0.95, 1)):
         random = torch.randn(3, 2, 2 * KEY_BLOCK, head_dim, generator=generator).to(dtype)
-        hidden = torch.arange(int(share * view_len), 2 * KEY_BLOCK)
+        masked_keys = torch.arange(int(visible_share * view_len), 2 * KEY_BLOCK)
         mask = fold_additive_mask(
-            torch.zeros(1, 70, 2 * KEY_BLOCK, dtype=dtype).index_fill_(2, hidden, -torch.inf), heads
+            torch.zeros(1, 70, 2 * KEY_BLOCK, dtype=dtype).index_fill_(2, masked_keys, -torch.inf), heads
         )
         queries, keys, values = 2 * random[0, None, :, : mask.shape[2]], random[1, None], random[2, None]
         reference = attend(queries, keys, values, mask, None)
-        # MKL with AVX2 alone sums in another order for some numbers only, such as 7, 26 or 57
-        for few in range(1, 71) if share == 1 else (1, 2, 13, 33, 64):
-            count = few + heads.num_padding_queries(few)
-            views = keys[:, :, :view_len], values[:, :, :view_len], mask[:, :, :count, :view_len]
-            if not torch.equal(attend(queries[:, :, :count], *views, None)[:, :few], reference[:, :few]):
+        # MKL with AVX2 alone sums in another order for some numbers of queries only, such as 7, 26 or 57
+        for num_queries in range(1, 71) if visible_share == 1 else (1, 2, 13, 33, 64):
+            num_padded = num_queries + heads.num_padding_queries(num_queries)
+            views = keys[:, :, :view_len], values[:, :, :view_len], mask[:, :, :num_padded, :view_len]
+            output = attend(queries[:, :, :num_padded], *views, None)
+            if not torch.equal(output[:, :num_queries], reference[:, :num_queries]):
                 return False
     return True
 
 
 def fold_gqa_mask(visible: Tensor, dtype: torch.dtype, heads: AttentionHeads) -> Tensor:
-    """Convert a boolean mask to an additive one over folded queries.
+    """Convert a boolean attention mask to an additive one for grouped-query attention with folded queries.
+
+    Folding makes the `heads.group_size` query heads that share a key/value head further queries of one head.
 
     Args:
-        visible (Tensor): `[rows, C, K]` bool, which keys a query attends to.
+        visible (Tensor): `[rows, C, K]` bool, which of K keys each of C positions attends to.
         dtype (torch.dtype): Type of the mask.
         heads (AttentionHeads): Head layout.
 
     Returns:
-        `[rows, 1, group_size * C + padding, K]`, one row per folded query; padding attends to all keys.
+        Tensor: `[rows, 1, group_size * C + padding, K]`, 0 or -inf; padding queries attend to all keys.
     """
     zero = torch.zeros((), dtype=dtype, device=visible.device)
     return fold_additive_mask(torch.where(visible, zero, -torch.inf), heads)
 
 
 def fold_additive_mask(mask: Tensor, heads: AttentionHeads) -> Tensor:
-    """Repeat an additive mask `[rows, C, K]` for folded queries, `[rows, 1, group_size * C + padding, K]`."""
-    extra = heads.num_padding_queries(heads.group_size * mask.shape[1])
+    """Repeat an additive mask for all query heads of a group, as queries are folded, and pad it.
+
+    Args:
+        mask (Tensor): `[rows, C, K]`, for C positions and K keys.
+        heads (AttentionHeads): Head layout.
+
+    Returns:
+        Tensor: `[rows, 1, group_size * C + padding, K]`; padding queries attend to all keys.
+    """
+    num_padding = heads.num_padding_queries(heads.group_size * mask.shape[1])
     mask = mask.repeat(1, heads.group_size, 1) if heads.group_size > 1 else mask
-    return (F.pad(mask, (0, 0, 0, extra)) if extra else mask)[:, None]
+    return (F.pad(mask, (0, 0, 0, num_padding)) if num_padding else mask)[:, None]
 
 
 def build_tree_mask(
     num_cached: Tensor, ancestor_mask: Tensor, view_len: int, dtype: torch.dtype, heads: AttentionHeads
 ) -> Tensor:
-    """Return the folded mask of tree nodes that attend to the prefix and to their ancestors.
+    """Return the attention mask of draft nodes, which attend to the cached prefix and to their ancestors.
 
     Args:
-        num_cached (Tensor): `[rows, 1]` slots of the prefix; tree index m has slot `num_cached + m`.
+        num_cached (Tensor): `[rows, 1]`, KV slots of the prefix; tree index m (root: 0) has slot `num_cached + m`.
         ancestor_mask (Tensor): `[rows, C, M]` bool, which of M tree indices each of the C queries attends to.
-        view_len (int): Slots in view.
+        view_len (int): Slots that attention reads.
         dtype (torch.dtype): Type of the mask.
         heads (AttentionHeads): Head layout.
+
+    Returns:
+        Tensor: `[rows, 1, group_size * C + padding, view_len]`, additive, for folded queries.
     """
-    _, num_queries, num_nodes = ancestor_mask.shape
-    zero, hidden = torch.zeros((), dtype=dtype, device=ancestor_mask.device), -torch.inf
-    prefix = torch.where(cached_arange(view_len, ancestor_mask.device) < num_cached, zero, hidden)
-    mask = prefix[:, None].repeat(1, num_queries, 1)
-    slots = num_cached + cached_arange(num_nodes, ancestor_mask.device)
-    mask.scatter_(2, slots[:, None].expand_as(ancestor_mask), torch.where(ancestor_mask, zero, hidden))
+    _, num_queries, num_tree_slots = ancestor_mask.shape
+    zero, masked = torch.zeros((), dtype=dtype, device=ancestor_mask.device), -torch.inf
+    prefix_mask = torch.where(cached_arange(view_len, ancestor_mask.device) < num_cached, zero, masked)
+    mask = prefix_mask[:, None].repeat(1, num_queries, 1)  # [rows, C, view_len]
+    slots = num_cached + cached_arange(num_tree_slots, ancestor_mask.device)  # [rows, M]
+    mask.scatter_(2, slots[:, None].expand_as(ancestor_mask), torch.where(ancestor_mask, zero, masked))
     return fold_additive_mask(mask, heads)
 
 
@@ -251,21 +301,21 @@ def attention_forward(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float | None = None, kernel: Kernel = KERNELS[SDPA], **others: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Compute attention as transformers' `AttentionInterface` calls it.
+    """Compute the attention of a layer; it has the signature that transformers' `AttentionInterface` calls.
 
     Args:
         module (nn.Module): The attention layer.
         query (Tensor): `[rows, heads, C, D]`.
-        key (Tensor): `[rows, heads / groups, K, D]`.
-        value (Tensor): As `key`.
-        attention_mask (Tensor | None): Folded, as `fold_gqa_mask` returns it; any other mask, as for prompts that the
-            model itself reads, is passed on to transformers' own attention.
-        scaling (float | None): Of the scores; None: D ** -0.5.
+        key (Tensor): `[rows, kv_heads, K, D]`.
+        value (Tensor): `[rows, kv_heads, K, D]`.
+        attention_mask (Tensor | None): Result of `fold_gqa_mask`. With any other mask, as in the model's own forward,
+            transformers' own attention is called.
+        scaling (float | None): Factor of the scores; None: D ** -0.5.
         kernel (Kernel): One of `KERNELS`.
         others (Any): Further arguments of transformers.
 
     Returns:
-        `[rows, C, heads, D]`, and None in place of attention weights.
+        Output `[rows, C, heads, D]`, and None in place of attention weights.
 
     Raises:
         UnsupportedModel: The model passes an argument that is not supported.
@@ -280,9 +330,15 @@ def attention_forward(
 
 
 def is_folded_mask(mask: Tensor, query: Tensor, key: Tensor) -> bool:
-    """Return whether a mask is additive, the same for all heads, and has a row for every folded query."""
-    queries = query.shape[2] * (query.shape[1] // key.shape[1])
-    return mask.dtype != torch.bool and mask.shape[1] == 1 and mask.shape[2] >= queries
+    """Return whether a mask was made by `fold_gqa_mask`: additive, and with one line per folded query.
+
+    Args:
+        mask (Tensor): `[rows, 1 or heads, Q, K]`.
+        query (Tensor): `[rows, heads, C, D]`; group_size * C folded queries.
+        key (Tensor): `[rows, kv_heads, K, D]`.
+    """
+    num_folded_queries = query.shape[2] * (query.shape[1] // key.shape[1])
+    return mask.dtype != torch.bool and mask.shape[1] == 1 and mask.shape[2] >= num_folded_queries
 
 
 for name, kernel in KERNELS.items():

@@ -39,61 +39,80 @@ RotaryAngles: TypeAlias = tuple[Tensor, Tensor]  # cosines and signed sines, [ro
 
 
 class FusedDecoder:
-    """Embeddings, layers and final norm of a backbone, with a table of rotary angles."""
+    """Decoder that computes a backbone's embeddings, layers and final norm with fused projections and norms."""
 
     def __init__(self, backbone: Any) -> None:
-        self.embed, self.rotary = backbone.embed_tokens, backbone.rotary_emb
-        self.stack = [FusedDecoderLayer(layer, backbone.config) for layer in backbone.layers]
+        """Take over the weights of a transformers backbone.
+
+        Raises:
+            AttributeError: Its modules have other names than Llama's.
+        """
+        self.embed, self.rotary_emb = backbone.embed_tokens, backbone.rotary_emb
+        self.fused_layers = [FusedDecoderLayer(layer, backbone.config) for layer in backbone.layers]
         self.norm = residual_norm_fn(backbone.norm)
-        self.table: Tensor | None = None  # [slots, 2 * D] cosines and signed sines
+        self.rotary_table: Tensor | None = None  # [slots, 2 * D] cosines and signed sines
 
     @staticmethod
     def from_backbone(backbone: Any) -> FusedDecoder | None:
-        """Return a decoder that computes the same as `backbone`, or None if its layers are of another kind."""
+        """Return a decoder that computes the same as a transformers backbone, or None if it is not Llama-style.
+
+        Whether it computes the same is tested on a small model of the same class, once per configuration.
+        """
         if not all(hasattr(backbone, name) for name in BACKBONE_PARTS):
             return None
         try:
             decoder = FusedDecoder(backbone)
-        except AttributeError:  # parts of other names
+        except AttributeError:  # the layers' modules have other names
             return None
-        key = type(backbone).__name__ + json.dumps(backbone.config.to_dict(), sort_keys=True, default=str)
-        if key not in matches_by_config:
-            matches_by_config[key] = matches_backbone(backbone)
-        return decoder if matches_by_config[key] else None
+        config_key = type(backbone).__name__ + json.dumps(backbone.config.to_dict(), sort_keys=True, default=str)
+        if config_key not in matches_by_config:
+            matches_by_config[config_key] = matches_backbone(backbone)
+        return decoder if matches_by_config[config_key] else None
 
     def __call__(self, inputs: Tensor, positions: Tensor, cache: Any, mask: Tensor) -> Tensor:
-        """Return hidden states `[rows, C, D]`.
+        """Run all layers, and write their keys and values to the cache.
 
         Args:
             inputs (Tensor): Ids `[rows, C]` or embeddings `[rows, C, D]`.
-            positions (Tensor): `[rows, C]`.
+            positions (Tensor): `[rows, C]` rotary positions.
             cache (Any): A `KVCache` whose write slots are set.
-            mask (Tensor): Folded attention mask.
+            mask (Tensor): Result of `attention.fold_gqa_mask`.
+
+        Returns:
+            Tensor: Hidden states `[rows, C, D]` after the final norm.
         """
         hidden = self.embed(inputs) if inputs.ndim == 2 else inputs
         angles = self.rotary_angles(hidden, positions, cache)
         residual = None  # output of the previous layer's MLP, not yet added
-        for layer, layer_cache in zip(self.stack, cache.layers, strict=True):
+        for layer, layer_cache in zip(self.fused_layers, cache.layers, strict=True):
             hidden, residual = layer(hidden, residual, angles, layer_cache, mask)
         return self.norm(hidden, residual)[1]
 
     def rotary_angles(self, hidden: Tensor, positions: Tensor, cache: Any) -> RotaryAngles:
-        """Return cosines and signed sines at `positions` `[rows, C]`, from a table where positions are slots."""
+        """Return cosines and signed sines (see `signed_rotary_angles`), `[rows, C, 1, D]` each.
+
+        Args:
+            hidden (Tensor): `[rows, C, D]`, hidden states whose dtype and device the angles get.
+            positions (Tensor): `[rows, C]` rotary positions.
+            cache (Any): A `KVCache`. Without `rope_offsets` positions are below its view length, so that the angles are
+                looked up in a table instead of being computed in every pass.
+        """
         if cache.rope_offsets is not None:
-            return signed_rotary_angles(*self.rotary(hidden, positions))
-        table, kind = self.table, (hidden.dtype, hidden.device)
-        if table is None or len(table) < cache.view_len or (table.dtype, table.device) != kind:
+            return signed_rotary_angles(*self.rotary_emb(hidden, positions))
+        table, dtype_and_device = self.rotary_table, (hidden.dtype, hidden.device)
+        if table is None or len(table) < cache.view_len or (table.dtype, table.device) != dtype_and_device:
             slots = cached_arange(cache.view_len, hidden.device)
-            cos, sin = signed_rotary_angles(*self.rotary(hidden[:1], slots[None]))
-            self.table = table = torch.cat([cos[0], sin[0]], -1)[:, 0]
+            cos, sin = signed_rotary_angles(*self.rotary_emb(hidden[:1], slots[None]))
+            self.rotary_table = table = torch.cat([cos[0], sin[0]], -1)[:, 0]  # [view_len, 2 * D]
         cos, sin = F.embedding(positions, table)[:, :, None].chunk(2, -1)
         return cos, sin
 
 
 class FusedDecoderLayer:
-    """One decoder layer, with fused projections and norms."""
+    """Llama-style decoder layer with fused projections (Q, K and V; gate and up) and norms that add the residual."""
 
     def __init__(self, layer: Any, config: Any) -> None:
+        """Take over the weights of a transformers decoder layer."""
         attn, mlp, self.heads = layer.self_attn, layer.mlp, AttentionHeads.from_config(config)
         self.head_dim, self.num_kv_heads = self.heads.head_dim, config.num_attention_heads // self.heads.group_size
         self.num_heads, self.scaling = config.num_attention_heads, getattr(attn, "scaling", None)
@@ -113,17 +132,38 @@ class FusedDecoderLayer:
     def __call__(
         self, hidden: Tensor, residual: Tensor | None, angles: RotaryAngles, cache: Any, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the residual stream and the pending residual after this layer, given those before it."""
+        """Run the layer. The addition of its MLP output to the residual stream is left to the next layer's norm.
+
+        Args:
+            hidden (Tensor): `[rows, C, D]`, residual stream before the layer, without `residual`.
+            residual (Tensor | None): `[rows, C, D]`, the previous layer's MLP output, not yet added to `hidden`.
+            angles (RotaryAngles): Result of `signed_rotary_angles`.
+            cache (Any): A `KVCacheLayer`.
+            mask (Tensor): Result of `attention.fold_gqa_mask`.
+
+        Returns:
+            The residual stream, and this layer's MLP output, which the next layer must add to it; `[rows, C, D]` each.
+        """
         hidden, normed = self.input_norm(hidden, residual)
         attended = self.o_proj(self.attend(normed, angles, cache, mask))
         hidden, normed = self.post_attention_norm(hidden, attended)
         return hidden, self.down_proj(self.activation(self.gate_up_proj(normed)))
 
     def attend(self, hidden: Tensor, angles: RotaryAngles, cache: Any, mask: Tensor) -> Tensor:
-        """Return the attention output of all heads, `[rows, C, heads * D]`; write keys and values to the cache."""
-        rows, columns = hidden.shape[:2]
-        heads = self.qkv_proj(hidden).view(rows, columns, -1, self.head_dim)
-        queries_and_keys, values = heads.split_with_sizes((self.num_heads + self.num_kv_heads, self.num_kv_heads), 2)
+        """Compute attention without the output projection, and write keys and values to the cache.
+
+        Args:
+            hidden (Tensor): `[rows, C, D]`, normalised hidden states.
+            angles (RotaryAngles): Result of `signed_rotary_angles`.
+            cache (Any): A `KVCacheLayer`.
+            mask (Tensor): Result of `attention.fold_gqa_mask`.
+
+        Returns:
+            Tensor: `[rows, C, heads * head_dim]`.
+        """
+        rows, num_positions = hidden.shape[:2]
+        qkv = self.qkv_proj(hidden).view(rows, num_positions, -1, self.head_dim)  # heads of Q, then K, then V
+        queries_and_keys, values = qkv.split_with_sizes((self.num_heads + self.num_kv_heads, self.num_kv_heads), 2)
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = queries_and_keys.split_with_sizes((self.num_heads, self.num_kv_heads), 2)
             queries_and_keys = torch.cat([self.query_norm(queries), self.key_norm(keys)], 2)
@@ -132,7 +172,15 @@ class FusedDecoderLayer:
 
 
 def residual_norm_fn(module: Any) -> ResidualNorm:
-    """Return a function that adds a pending residual and normalises the sum, in one kernel where there is one."""
+    """Return a function that adds a residual and normalises the sum, in one kernel on GPUs.
+
+    Args:
+        module (Any): Norm module of a decoder layer.
+
+    Returns:
+        A function of the residual stream `[..., D]` and what is to be added to it (or None), which returns their sum
+        and the norm of the sum, `[..., D]` each.
+    """
     if not isinstance(module, nn.Identity | nn.LayerNorm) and triton_ops.is_supported_weight(module.weight[None]):
         return lambda hidden, residual: triton_ops.residual_rms_norm(
             hidden, residual, module.weight, norm_epsilon(module)
@@ -140,6 +188,7 @@ def residual_norm_fn(module: Any) -> ResidualNorm:
     norm = rms_norm_fn(module)
 
     def residual_norm(hidden: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return `hidden + residual` and its norm."""
         total = hidden if residual is None else hidden + residual
         return total, norm(total)
 
@@ -147,11 +196,19 @@ def residual_norm_fn(module: Any) -> ResidualNorm:
 
 
 def gated_activation_fn(act: Any, weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the function `act(gate) * up` of gate and up concatenated (Shazeer 2020, arXiv 2002.05202)."""
+    """Return the gated activation of an MLP: `[..., 2 * H]`, gate and up concatenated, to act(gate) * up `[..., H]`.
+
+    Shazeer 2020, arXiv 2002.05202.
+
+    Args:
+        act (Any): Activation function of the gate.
+        weight (Tensor): A weight of the layer, whose device and dtype decide between the fused kernel and torch.
+    """
     if isinstance(act, nn.SiLU | SiLUActivation) and triton_ops.is_supported_weight(weight):
         return triton_ops.silu_and_mul
 
     def gated_activation(gate_and_up: Tensor) -> Tensor:
+        """Return `act(gate) * up`."""
         gate, up = gate_and_up.chunk(2, -1)
         output: Tensor = act(gate).mul_(up)
         return output
@@ -166,42 +223,63 @@ def rotary_kv_update_fn(weight: Tensor) -> Callable[[Tensor, Tensor, RotaryAngle
         weight (Tensor): A weight of the layer, whose device and dtype decide between the fused kernel and torch.
 
     Returns:
-        A function of queries and keys `[rows, C, heads, D]` (keys last), values, rotary angles and the layer's cache,
-        which returns the rotated queries and the views of keys and values that attention sees.
+        A function of queries and keys `[rows, C, heads + kv_heads, D]` (keys last), values `[rows, C, kv_heads, D]`,
+        rotary angles and the layer's cache. It returns the rotated queries `[rows, C, heads, D]`, and keys and values
+        that attention reads, `[rows, kv_heads, view_len, D]` each.
     """
 
-    def fused(heads: Tensor, values: Tensor, angles: RotaryAngles, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
-        storage = cache.flat_storage(heads.transpose(1, 2)[:, : values.shape[2]], values.transpose(1, 2))
-        return triton_ops.rotary_kv_update(heads, values, angles, storage), *cache.attention_views()
+    def fused(
+        queries_and_keys: Tensor, values: Tensor, angles: RotaryAngles, cache: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotate and store with one Triton kernel."""
+        keys_like = queries_and_keys.transpose(1, 2)[:, : values.shape[2]]  # only its shape and dtype are used
+        storage = cache.flat_storage(keys_like, values.transpose(1, 2))
+        return triton_ops.rotary_kv_update(queries_and_keys, values, angles, storage), *cache.attention_views()
 
-    def unfused(heads: Tensor, values: Tensor, angles: RotaryAngles, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
-        cos, sin = angles
-        heads = torch.addcmul(heads * cos, heads.roll(heads.shape[3] // 2, -1), sin)
-        queries, keys = heads.split_with_sizes((heads.shape[2] - values.shape[2], values.shape[2]), 2)
+    def unfused(
+        queries_and_keys: Tensor, values: Tensor, angles: RotaryAngles, cache: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotate and store with torch operations."""
+        cos, sin = angles  # signed sines make the rotation cos * x + sin * (halves of x swapped)
+        swapped = queries_and_keys.roll(queries_and_keys.shape[3] // 2, -1)
+        rotated = torch.addcmul(queries_and_keys * cos, swapped, sin)
+        queries, keys = rotated.split_with_sizes((rotated.shape[2] - values.shape[2], values.shape[2]), 2)
         return queries, *cache.update(keys.transpose(1, 2), values.transpose(1, 2))
 
     return fused if triton_ops.is_supported_weight(weight) else unfused
 
 
 def signed_rotary_angles(cos: Tensor, sin: Tensor) -> RotaryAngles:
-    """Return angles `[rows, C, D]` broadcast over heads, with the sines of the first half of a head negated."""
-    first, second = sin.chunk(2, -1)
-    return cos[:, :, None], torch.cat([-first, second], -1)[:, :, None]
+    """Return cosines and sines with the first half of the sines negated, `[rows, C, 1, D]` each.
+
+    Rotating x is then cos * x + sin * (x with its halves swapped), without negating half of x.
+
+    Args:
+        cos (Tensor): `[rows, C, D]`.
+        sin (Tensor): `[rows, C, D]`.
+    """
+    first_half, second_half = sin.chunk(2, -1)
+    return cos[:, :, None], torch.cat([-first_half, second_half], -1)[:, :, None]
 
 
 def rms_norm_fn(module: Any) -> Norm:
-    """Return an RMSNorm module (Zhang and Sennrich 2019, arXiv 1910.07467) as a function; other norms unchanged.
+    """Return an RMSNorm module as a faster function `[..., D]` to `[..., D]`; other norm modules unchanged.
 
-    torch has no CPU kernel for it and takes nine operations. But the concatenation of a tensor and its negative has
-    mean 0, and its layer norm divides by exactly the root mean square.
+    Zhang and Sennrich 2019, arXiv 1910.07467. torch has no CPU kernel for it and takes nine operations. But the
+    concatenation of a vector and its negative has mean 0, and its layer norm divides by exactly the root mean square.
     """
     if isinstance(module, nn.Identity | nn.LayerNorm):
         return module
     shape, eps = module.weight.shape, norm_epsilon(module)
     if module.weight.device.type != "cpu":
         return lambda hidden: F.rms_norm(hidden, shape, module.weight, eps)
-    size, both = len(module.weight), (2 * len(module.weight),)
-    return lambda hidden: torch.layer_norm(torch.cat([hidden, -hidden], -1), both, eps=eps)[..., :size] * module.weight
+    size, doubled_shape = len(module.weight), (2 * len(module.weight),)
+
+    def rms_norm(hidden: Tensor) -> Tensor:
+        """Return the RMS norm over the last dimension."""
+        return torch.layer_norm(torch.cat([hidden, -hidden], -1), doubled_shape, eps=eps)[..., :size] * module.weight
+
+    return rms_norm
 
 
 def norm_epsilon(module: Any) -> float:
@@ -212,7 +290,10 @@ def norm_epsilon(module: Any) -> float:
 
 @torch.inference_mode()
 def matches_backbone(backbone: Any) -> bool:
-    """Return whether a small twin of `backbone` computes the same with `FusedDecoder` as with its own forward."""
+    """Return whether `FusedDecoder` computes the same as the forward of a backbone's class.
+
+    Both are run in float64 on a twin: a small, randomly initialised model of the same class and settings.
+    """
     try:
         twin, config = small_twin(backbone)
         layers, positions = FusedDecoder(twin), cached_arange(TWIN_LENGTH, torch.device("cpu"))[None]
@@ -225,14 +306,14 @@ def matches_backbone(backbone: Any) -> bool:
         reference = twin(inputs_embeds=inputs, **kwargs).last_hidden_state
         output = layers(inputs, positions, NoOpCache(config.num_hidden_layers), mask)
     except (TypeError, AttributeError, ValueError, RuntimeError, KeyError, IndexError) as error:
-        if lack := system_error(error, f"{type(backbone).__name__} cannot be looked at"):
-            raise lack from error
-        return False  # settings that fit no small model, or parts of another kind
+        if environment_error := system_error(error, f"{type(backbone).__name__} cannot be looked at"):
+            raise environment_error from error
+        return False  # settings that fit no small model, or modules of another type
     return bool((reference - output).abs().max() < TOLERANCE * reference.abs().max())
 
 
 def small_twin(backbone: Any) -> tuple[Any, Any]:
-    """Return a randomly initialised narrow model of the same class and settings, and its configuration."""
+    """Return a narrow model of the class and settings of `backbone` with random float64 weights, and its config."""
     config = copy.deepcopy(backbone.config)
     heads = AttentionHeads.from_config(config)
     sizes = {"num_attention_heads": 2 * heads.group_size, "num_key_value_heads": 2, "head_dim": heads.head_dim}
@@ -250,12 +331,14 @@ def small_twin(backbone: Any) -> tuple[Any, Any]:
 
 
 class NoOpCache:
-    """Stand-in for an empty KV cache that stores nothing."""
+    """Stand-in for a `KVCache` and its layers that stores nothing, for one pass over a whole sequence."""
 
     rope_offsets, view_len = None, TWIN_LENGTH
 
-    def __init__(self, layers: int) -> None:
-        self.layers = [self] * layers
+    def __init__(self, num_layers: int) -> None:
+        """Stand in for a cache of `num_layers` layers."""
+        self.layers = [self] * num_layers
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of this pass, which are all that attention reads."""
         return keys, values

@@ -7,10 +7,10 @@ weights become parts of one weight, and on GPUs the product is one of our own ke
 
 On CPUs oneDNN's products sum in an order that depends on the number of rows: the last bits of a token's logits would
 change with the batch and the draft around it, and would differ from plain decoding at the first near tie. Therefore the
-range of row counts that are summed alike is measured on the machine at hand, once per shape; larger products are cut
-into blocks of that size, and smaller ones are padded. Weights of fp32 and bf16 are packed once as the kernel wants
-them, where `nn.Linear` does so in every call, and frozen ones are kept packed alone. Where oneDNN does not support bf16
-(AVX2 alone) they are packed in fp32, and the result is rounded to bf16.
+range of row counts that are summed in the same order is measured on the machine at hand, once per shape; larger
+products are cut into blocks of that size, and smaller ones are padded. Weights of fp32 and bf16 are stored once in the
+layout that the kernel reads (packed), which `nn.Linear` computes in every call, and of frozen weights only the packed
+copy is kept. Where oneDNN does not support bf16 (AVX2 alone) they are packed in fp32, and results rounded to bf16.
 """
 
 from __future__ import annotations
@@ -25,66 +25,79 @@ from torch import Tensor, nn
 
 from polydraft.core.model import triton_ops
 
-PACK_BLOCK = 32  # rows that weights are packed for (one AMX tile pair)
-PROBED_ROW_COUNTS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64, 256)  # each leaves a oneDNN kernel of half a megabyte
-MAX_PROBED_OUTPUTS = 1 << 13
+PACK_BLOCK = 32  # input rows that the packed layout is optimised for (one AMX tile pair)
+PROBED_ROW_COUNTS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64, 256)  # few, since oneDNN keeps half a megabyte for each
+MAX_PROBED_OUTPUTS = 1 << 13  # output features of a probe
 FUSABLE_NAMES = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read the same tensor
 
 
 class PackedLinearGroup:
-    """Packed weights of linear layers that read the same tensor, computed when the first of them is called."""
+    """Linear layers that read the same tensor, with one weight in oneDNN's packed layout.
+
+    The outputs of all members are computed when the first member is called.
+    """
 
     def __init__(self, members: list[nn.Linear]) -> None:
-        self.members, self.sizes = members, [member.out_features for member in members]
+        """Pack the weights of `members`, which are called in this order."""
+        self.members, self.output_sizes = members, [member.out_features for member in members]
         self.last_index = len(members) - 1
-        self.input: Tensor | None = None  # the tensor that `parts` are the outputs for
-        self.parts: tuple[Tensor, ...] = ()
+        self.cached_input: Tensor | None = None  # the tensor that `cached_outputs` were computed from
+        self.cached_outputs: tuple[Tensor, ...] = ()
         self.pack()
 
     def pack(self) -> None:
-        """Pack the members' present weights."""
+        """Pack the members' present weights and biases, concatenated, and note their versions."""
         # weights made in inference mode cannot be trained on, and have no version counter
-        self.trainable = [member._parameters for member in self.members if not member.weight.is_inference()]
+        self.trainable_parameters = [member._parameters for member in self.members if not member.weight.is_inference()]
         weight = torch.cat([member.weight.detach() for member in self.members])
         self.dtype, self.compute_dtype = weight.dtype, packed_dtype(weight.dtype)
         weight = weight.to(self.compute_dtype)
         biases = [member.bias for member in self.members if member.bias is not None]
         self.bias = torch.cat([bias.detach() for bias in biases]).to(self.compute_dtype) if biases else None
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_BLOCK)
-        self.inputs, self.versions = weight.shape[1], self.weight_versions()
+        self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_BLOCK)
+        self.inputs, self.packed_versions = weight.shape[1], self.weight_versions()
         self.min_rows, self.max_rows = batch_invariant_rows(*weight.shape, weight.dtype)
 
     def weight_versions(self) -> list[tuple[int, torch.dtype]]:
-        """Return values that change when a weight is trained on or converted."""
-        weights = [parameters["weight"] for parameters in self.trainable]
+        """Return version counter and dtype of every trainable weight; they change when it is updated or converted."""
+        weights = [parameters["weight"] for parameters in self.trainable_parameters]
         return [(weight._version, weight.dtype) for weight in weights]  # type: ignore[union-attr]
 
     def drop_unpacked(self) -> None:
-        """Free the unpacked weights, keeping only the packed copy; trainable weights are kept."""
+        """Free the members' unpacked weights, unless one of them is trainable; only the packed copy is left."""
         if not any(member.weight.requires_grad for member in self.members):
-            self.trainable, self.versions = [], []
+            self.trainable_parameters, self.packed_versions = [], []
             for member in self.members:
                 member.weight = nn.Parameter(member.weight.to("meta"), requires_grad=False)
 
     def unpacked_weight(self, index: int) -> Tensor:
         """Return the weight of member `index` in its original layout and dtype."""
         weight = self.members[index].weight
-        return self.packed.to_dense().split(self.sizes)[index].to(self.dtype) if weight.is_meta else weight
+        if not weight.is_meta:
+            return weight
+        return self.packed_weight.to_dense().split(self.output_sizes)[index].to(self.dtype)
 
     def member_output(self, index: int, input: Tensor) -> Tensor:
-        """Return the output of member `index`; all members' outputs are computed at the first one."""
+        """Return the output of member `index` for `input` `[..., K]`.
+
+        The outputs of all members are computed when the first is called, and kept until the last is called with the
+        same tensor.
+        """
         if not self.last_index:
             return self.forward(input)
-        if index == 0 or self.input is not input:
-            self.input, self.parts = input, self.forward(input).split(self.sizes, -1)
-        part = self.parts[index]
+        if index == 0 or self.cached_input is not input:
+            self.cached_input, self.cached_outputs = input, self.forward(input).split(self.output_sizes, -1)
+        part = self.cached_outputs[index]
         if index == self.last_index:
-            self.input, self.parts = None, ()
+            self.cached_input, self.cached_outputs = None, ()
         return part
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the outputs of all members, concatenated along the last dimension."""
-        if self.versions != self.weight_versions():
+        """Return the outputs of all members, concatenated: `[..., K]` to `[..., sum of output features]`.
+
+        In blocks of a batch-invariant number of rows, so that a row's bits do not depend on the number of rows.
+        """
+        if self.packed_versions != self.weight_versions():
             self.pack()
         rows = input.shape[:-1].numel()
         if self.min_rows <= rows <= self.max_rows:
@@ -93,18 +106,19 @@ class PackedLinearGroup:
         if rows < self.min_rows:
             output = self.forward_block(F.pad(flat, (0, 0, 0, self.min_rows - rows)))[:rows]
         else:
-            output = torch.cat([self.forward_block(part) for part in flat.tensor_split(-(-rows // self.max_rows))])
+            num_blocks = -(-rows // self.max_rows)
+            output = torch.cat([self.forward_block(block) for block in flat.tensor_split(num_blocks)])
         return output.view(*input.shape[:-1], output.shape[-1])
 
-    def forward_block(self, rows: Tensor) -> Tensor:
-        """Return the outputs for a number of rows within the batch-invariant range."""
-        if self.compute_dtype == self.dtype == rows.dtype:
-            return packed_linear(rows, self.packed, self.bias)
-        return packed_linear(rows.to(self.compute_dtype), self.packed, self.bias).to(self.dtype)
+    def forward_block(self, input: Tensor) -> Tensor:
+        """Return the outputs of all members for `[..., K]` inputs, as many rows as the batch-invariant range allows."""
+        if self.compute_dtype == self.dtype == input.dtype:
+            return packed_linear(input, self.packed_weight, self.bias)
+        return packed_linear(input.to(self.compute_dtype), self.packed_weight, self.bias).to(self.dtype)
 
 
 def packed_linear(rows: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `rows @ weight.T + bias` of a packed weight."""
+    """Return `rows @ weight.T + bias`: rows `[..., K]`, packed weight `[N, K]`, bias `[N]`, result `[..., N]`."""
     return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
 
 
@@ -115,19 +129,29 @@ def packed_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @lru_cache(maxsize=256)
 def batch_invariant_rows(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Measure the smallest and largest row count between which a row's result has the same bits.
+    """Measure for which numbers of rows a packed product gives every row the same bits.
 
-    The probe sums all but cancel: what is left of them is rounding error, which shows another order of summation.
+    The probes are sums that nearly cancel. What is left of them is rounding error, which shows any change in the order
+    of summation.
+
+    Args:
+        outputs (int): Output features of the weight.
+        inputs (int): Input features of the weight.
+        dtype (torch.dtype): Type in which the product is computed.
+
+    Returns:
+        Smallest and largest such number of rows.
     """
     generator = torch.Generator().manual_seed(0)
     outputs, order = min(outputs, MAX_PROBED_OUTPUTS), torch.randperm(inputs, generator=generator)
     weight, x = (
         torch.randn(size, inputs - inputs // 2, generator=generator) for size in (outputs, PROBED_ROW_COUNTS[-1])
     )
+    # every product x * weight occurs with both signs, in a random order
     weight = torch.cat([weight, -weight], 1)[:, :inputs][:, order].to(dtype).contiguous()
     x = torch.cat([x, x], 1)[:, :inputs][:, order].to(dtype).contiguous()
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_BLOCK)
-    reference = torch.cat([packed_linear(part, packed) for part in x.split(8)])  # drafts have about so many nodes
+    reference = torch.cat([packed_linear(block, packed) for block in x.split(8)])  # a typical draft has 8 nodes
     different = [
         count for count in PROBED_ROW_COUNTS if not torch.equal(packed_linear(x[:count], packed), reference[:count])
     ]
@@ -140,9 +164,10 @@ class PackedLinear(nn.Linear):
     """An `nn.Linear` that uses the packed weights of its group in inference mode; training is unchanged."""
 
     group: PackedLinearGroup
-    index: int
+    index: int  # in `group.members`
 
     def forward(self, input: Tensor) -> Tensor:  # parameter name of nn.Linear
+        """Return `input @ weight.T + bias`, `[..., K]` to `[..., N]`."""
         if torch.is_inference_mode_enabled():
             return self.group.member_output(self.index, input)
         return F.linear(input, self.group.unpacked_weight(self.index), self.bias)
@@ -152,14 +177,15 @@ class TritonLinear(nn.Linear):
     """An `nn.Linear` that uses our Triton kernel in inference mode."""
 
     def forward(self, input: Tensor) -> Tensor:  # parameter name of nn.Linear
+        """Return `input @ weight.T + bias`, `[..., K]` to `[..., N]`."""
         linear = triton_ops.linear if torch.is_inference_mode_enabled() else F.linear
         return linear(input, self.weight, self.bias)
 
 
 def fuse_linears(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
-    """Return a function that concatenates the outputs of layers that read the same tensor.
+    """Return a function of a tensor `[..., K]` that returns the outputs of all `members`, concatenated.
 
-    It is one product if `prepare_linears` grouped the members' weights.
+    It is one matrix product if `prepare_linears` has joined the members' weights, else one per member.
     """
     groups = {id(getattr(member, "group", member)) for member in members}
     if len(groups) == 1 and isinstance(first := members[0], PackedLinear) and first.group.members == members:
@@ -171,7 +197,11 @@ def fuse_linears(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
 
 
 def contiguous_weight_and_bias(members: list[nn.Linear]) -> tuple[Tensor, Tensor | None] | None:
-    """Return one weight and bias of all members, or None unless `make_contiguous` was applied to them."""
+    """Return views of all members' weights and biases as one weight `[sum of N, K]` and bias `[sum of N]`.
+
+    Returns:
+        None unless `make_contiguous` has made them slices of one tensor; the bias is None if no member has one.
+    """
     if not all(is_dense(member.weight) for member in members):
         return None
     weight = contiguous_parent([member.weight for member in members])
@@ -181,7 +211,7 @@ def contiguous_weight_and_bias(members: list[nn.Linear]) -> tuple[Tensor, Tensor
 
 
 def contiguous_parent(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return the tensor that `parts` are consecutive slices of, or None if they are not."""
+    """Return the tensor that `parts` are consecutive slices of along dimension 0, or None if they are not."""
     first = parts[0]
     storage, next_address = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in parts:
@@ -192,29 +222,31 @@ def contiguous_parent(parts: Sequence[Tensor]) -> Tensor | None:
 
 
 def make_contiguous(members: list[nn.Linear]) -> None:
-    """Make the members' weights, and biases, consecutive slices of one tensor."""
+    """Replace the members' weights by consecutive slices of one tensor, and their biases by slices of another."""
     for name in ("weight", "bias"):
-        parts = [getattr(member, name) for member in members]
-        if parts[0] is not None:
-            whole = torch.cat([part.detach() for part in parts])
-            for member, part in zip(members, whole.split([len(part) for part in parts]), strict=True):
+        parameters = [getattr(member, name) for member in members]
+        if parameters[0] is not None:
+            joined = torch.cat([parameter.detach() for parameter in parameters])
+            slices = joined.split([len(parameter) for parameter in parameters])
+            for member, part in zip(members, slices, strict=True):
                 setattr(member, name, nn.Parameter(part, requires_grad=False))
 
 
 def prepare_linears(model: nn.Module) -> None:
     """Prepare all linear layers of a model for inference, in place.
 
-    On CPUs they become `PackedLinear`, and weights that are neither trainable nor shared are kept packed alone. On
-    accelerators layers that read the same tensor get one weight, unless theirs are trainable or shared, and on GPUs
-    they become `TritonLinear`.
+    On CPUs they become `PackedLinear`. Of weights that are neither trainable nor shared with another module, only the
+    packed copy is kept. On accelerators layers that read the same tensor get one weight, unless theirs are trainable or
+    shared, and on GPUs they become `TritonLinear`.
     """
-    num_owners: dict[int, int] = {}
+    num_owners: dict[int, int] = {}  # modules that have a parameter, by its id
     for module in model.modules():
         for parameter in module._parameters.values():
             num_owners[id(parameter)] = num_owners.get(id(parameter), 0) + 1
     for module in list(model.modules()):
         for members in fusable_groups(module):
-            is_shared = any(num_owners[id(member.weight)] > 1 for member in members)  # tied to the embeddings
+            # as where the LM head is tied to the embeddings
+            is_shared = any(num_owners[id(member.weight)] > 1 for member in members)
             if members[0].weight.device.type != "cpu":
                 is_trainable = any(member.weight.requires_grad for member in members)
                 is_frozen = not (is_shared or is_trainable)
@@ -234,7 +266,7 @@ def prepare_linears(model: nn.Module) -> None:
 
 
 def build_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """Return a linear layer of this weight and bias, prepared for inference."""
+    """Return a linear layer of a weight `[N, K]` and bias `[N]`, prepared for inference."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}), assign=True)
     prepare_linears(linear.requires_grad_(False))
@@ -242,7 +274,7 @@ def build_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system, where the C library can."""
+    """Return memory that the C library has freed but kept to the operating system (glibc only)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -250,20 +282,26 @@ def return_freed_memory() -> None:
 
 
 def dense_weight(module: nn.Module) -> Tensor:
-    """Return the weight of a linear layer as a dense tensor, also if only a packed copy is left."""
+    """Return the weight `[N, K]` of a linear layer in its original layout, also if only a packed copy is left."""
     weight = module.group.unpacked_weight(module.index) if isinstance(module, PackedLinear) else module.weight
     return weight.detach()  # type: ignore[operator]
 
 
 def fusable_groups(module: nn.Module) -> list[list[nn.Linear]]:
-    """Return the supported linear layers directly under `module` (or itself), grouped by the tensor that they read."""
-    found = {name: child for name, child in module.named_children() if is_supported_linear(child)}
+    """Return the supported linear layers directly under `module`, grouped by the tensor that they read.
+
+    `module` itself is a group if it is a supported linear layer.
+    """
+    linears = {name: child for name, child in module.named_children() if is_supported_linear(child)}
     if is_supported_linear(module):
-        found[""] = module
-    groups = [[found.pop(name) for name in names] for names in FUSABLE_NAMES if all(name in found for name in names)]
+        linears[""] = module
+    groups = [
+        [linears.pop(name) for name in names] for names in FUSABLE_NAMES if all(name in linears for name in names)
+    ]
+    # members with and without bias, or on several devices, cannot share a product
     uniform = [group for group in groups if len({(member.bias is None, member.weight.device) for member in group}) == 1]
     separate = [[member] for group in groups if group not in uniform for member in group]
-    return uniform + separate + [[child] for child in found.values()]  # type: ignore[return-value]
+    return uniform + separate + [[linear] for linear in linears.values()]  # type: ignore[return-value]
 
 
 def is_dense(weight: Tensor) -> bool:
@@ -275,9 +313,9 @@ def is_supported_linear(module: nn.Module) -> bool:
     """Return whether `module` is an unmodified `nn.Linear` of a supported dtype and device."""
     if type(module) is not nn.Linear or "forward" in vars(module) or module._parameters.get("weight") is None:
         return False
-    kind, dtype = module.weight.device.type, module.weight.dtype
-    if kind == "meta" or not is_dense(module.weight) or not dtype.is_floating_point:
+    device_type, dtype = module.weight.device.type, module.weight.dtype
+    if device_type == "meta" or not is_dense(module.weight) or not dtype.is_floating_point:
         return False
-    if kind != "cpu":
+    if device_type != "cpu":
         return not hasattr(module, "_hf_hook")
     return dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()

@@ -18,12 +18,12 @@ SUFFIX = ".safetensors"
 
 
 def copy_mapped(*models: nn.Module) -> None:
-    """Replace parameters and buffers in a mapped file by copies; tied ones stay tied."""
+    """Replace parameters and buffers that lie in a memory-mapped weight file by copies in ordinary memory."""
     starts, stops = mapped_ranges()
     for module in [module for model in models for module in model.modules()]:
         for parameter in module._parameters.values():
             if parameter is not None and lies_within(parameter, starts, stops):
-                parameter.data = parameter.data.clone()
+                parameter.data = parameter.data.clone()  # the parameter object stays, so tied modules stay tied
         for name, buffer in module._buffers.items():
             if buffer is not None and lies_within(buffer, starts, stops):
                 # a new tensor, since setting `data` of a view would keep its base alive
@@ -31,7 +31,10 @@ def copy_mapped(*models: nn.Module) -> None:
 
 
 def mapped_ranges() -> tuple[list[int], list[int]]:
-    """Return start and end addresses of mapped weight files, in order; all of memory if they are not known."""
+    """Return start and end addresses of the memory-mapped weight files of this process, ascending.
+
+    Where the system does not list them (outside Linux) it is one range of all addresses.
+    """
     if not MAPS.exists():
         return [0], [2**64]
     lines = [line.split() for line in MAPS.read_text().splitlines() if line.endswith((SUFFIX, f"{SUFFIX} (deleted)"))]
@@ -40,7 +43,13 @@ def mapped_ranges() -> tuple[list[int], list[int]]:
 
 
 def lies_within(tensor: Tensor, starts: list[int], stops: list[int]) -> bool:
-    """Return whether a CPU tensor starts within one of the address ranges."""
+    """Return whether `tensor` is a CPU tensor whose data begins within an address range `starts[i]` … `stops[i]`.
+
+    Args:
+        tensor (Tensor): The tensor.
+        starts (list[int]): First address of every range, ascending; ranges do not overlap.
+        stops (list[int]): End address of every range.
+    """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return False
     index = bisect_right(starts, tensor.data_ptr()) - 1

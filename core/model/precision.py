@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def has_native_bf16(device: torch.device) -> bool:
-    """Return whether the hardware of `device` multiplies bf16."""
+    """Return whether the hardware of `device` has bf16 matrix products."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
     probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
@@ -22,7 +22,7 @@ def has_native_bf16(device: torch.device) -> bool:
 
 
 def fast_dtype(device: torch.device = CPU) -> torch.dtype:
-    """Return bf16 if the hardware multiplies it, else fp32."""
+    """Return the faster dtype of matrix products on `device`: bf16 if the hardware has bf16 products, else fp32."""
     return torch.bfloat16 if has_native_bf16(device) else torch.float32
 
 

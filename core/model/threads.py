@@ -30,13 +30,13 @@ except ImportError:  # Windows counts no preemptions; the calling thread's share
     resource = None  # type: ignore[assignment]
 
 MIN_RUNNING_SHARE = 0.9  # of a pass that the calling thread is on a core, unless other processes take it
-SLOWED = 1.2  # times the fastest pass of its kind; smaller slowdowns have other causes than preemption
-SLOWER = 3  # times the fastest pass of its kind; the only sign of a host that takes cores from its guest
+MAX_PREEMPTED_SLOWDOWN = 1.2  # times the fastest comparable pass; smaller slowdowns have other causes than preemption
+MAX_SLOWDOWN = 3  # times the fastest comparable pass; the only sign of a host that takes cores from its guest
 WINNING_RATIO = 0.95  # of the present count's pass time that another count must stay below to replace it
 NUM_RECENT = 3  # passes whose median represents a count; if all are disturbed, fewer threads are tried
 FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a count that lost is tried again
-MAX_KINDS = 256  # of passes that are remembered, since a server may have any number of method names
-MAX_TRIES = 4  # passes of a trial if none is of a kind that was timed before
+MAX_KINDS = 256  # kinds of passes whose times are kept, since a server may have any number of method names
+MAX_TRIAL_PASSES = 4  # passes after which a trial ends if none can be compared with earlier ones
 PROBE_SECONDS = 0.01
 PROBE_INTERVAL = 0.25  # seconds of passes between two probes
 PROBE_REGIONS = 400
@@ -48,27 +48,33 @@ class Usage:
     """Wall and processor time of a piece of work."""
 
     seconds: float  # wall time
-    running: float  # share of it that the calling thread was on a core, spinning included
+    running_share: float  # share of it that the calling thread was on a core, spinning included
     preemptions: int  # how often any thread of the process lost its core to another one
 
     @property
-    def disturbed(self) -> bool:
-        """Return whether other processes took cores meanwhile."""
-        return self.running < MIN_RUNNING_SHARE or self.preemptions > 0
+    def is_disturbed(self) -> bool:
+        """Return whether other processes took cores from this one during the work."""
+        return self.running_share < MIN_RUNNING_SHARE or self.preemptions > 0
 
 
 def start_usage() -> Callable[[], Usage]:
-    """Start a measurement and return the function that ends it."""
-    wall, running, preempted = time.perf_counter(), time.thread_time(), preemptions()
+    """Start to measure the calling thread's wall and processor time.
+
+    Returns:
+        A function that ends the measurement and returns the `Usage` since the start.
+    """
+    wall_start, running_start, preemptions_start = time.perf_counter(), time.thread_time(), num_preemptions()
 
     def end() -> Usage:
-        seconds = time.perf_counter() - wall
-        return Usage(seconds, (time.thread_time() - running) / max(seconds, 1e-9), preemptions() - preempted)
+        """Return the usage since the start."""
+        seconds = time.perf_counter() - wall_start
+        running_share = (time.thread_time() - running_start) / max(seconds, 1e-9)
+        return Usage(seconds, running_share, num_preemptions() - preemptions_start)
 
     return end
 
 
-def preemptions() -> int:
+def num_preemptions() -> int:
     """Return how often threads of this process have been preempted so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource else 0
 
@@ -77,45 +83,59 @@ def preemptions() -> int:
 class PassMeasurement:
     """Measurement of one forward pass."""
 
-    method: str = ""  # passes are compared with others of the same method
+    method: str = ""  # name of the decoding method; passes are compared with others of the same method
     size: int = 0  # scored positions of all sequences; passes are compared with others of about the same size
-    threads: int = 0  # that compute it; 0 if threads are not tuned
-    usage: Usage | None = None  # set when the pass is over
+    threads: int = 0  # number of threads; 0 if it is not tuned
+    usage: Usage | None = None  # time of the pass, set when it is over
 
     def compute_seconds(self, seconds: float) -> float:
-        """Return the part of `seconds` that was spent computing, which is known for passes of one thread only."""
-        return seconds * min(1.0, self.usage.running) if self.usage and self.threads == 1 else seconds
+        """Return how many of `seconds` of this pass the CPU computed, without waits for other processes.
+
+        It is known for passes of one thread only, as other threads are not measured; otherwise it is all of `seconds`.
+        """
+        return seconds * min(1.0, self.usage.running_share) if self.usage and self.threads == 1 else seconds
 
 
 class ThreadTuner:
-    """Number of threads of a method's passes, tuned while they run.
+    """Tuner of the number of CPU threads of forward passes, which compares the times of the passes themselves.
 
     Args:
         counts (Sequence[int]): Numbers of threads to choose from, descending. Empty: threads are not changed.
-        level (int): Index of the count to begin with.
-        quiet (Callable[[int], bool]): Returns within milliseconds whether that many cores are free now.
+        count_index (int): Index of the count to begin with.
+        are_cores_free (Callable[[int], bool] | None): Returns within milliseconds whether that many cores are free now;
+            None: `has_free_cores`.
     """
 
-    def __init__(self, counts: Sequence[int] = (), level: int = 0, quiet: Callable[[int], bool] | None = None) -> None:
-        self.counts, self.level, self.quiet = tuple(counts), level, quiet or has_free_cores
-        self.trial: int | None = None  # index of the count that is being tried
-        self.tries = 0
-        self.times: dict[tuple[int, Hashable], deque[float]] = {}  # seconds of recent passes, by level and kind
-        self.fastest: dict[tuple[int, Hashable], float] = {}  # seconds, by level and kind
+    def __init__(
+        self, counts: Sequence[int] = (), count_index: int = 0, are_cores_free: Callable[[int], bool] | None = None
+    ) -> None:
+        """Start with the count at `count_index`, and no pass measured."""
+        self.counts, self.count_index = tuple(counts), count_index
+        self.are_cores_free = are_cores_free or has_free_cores
+        self.trial_index: int | None = None  # index of the count that is being tried instead
+        self.num_trial_passes = 0  # passes of the current trial
+        # by index of the count and kind of the pass: seconds of recent passes, and of the fastest one
+        self.recent_seconds: dict[tuple[int, Hashable], deque[float]] = {}
+        self.fastest_seconds: dict[tuple[int, Hashable], float] = {}
         # Whether recent passes were disturbed. It starts as if some had been, so that a slow first pass starts a trial.
-        self.disturbed: deque[bool] = deque([True] * (NUM_RECENT - 1), maxlen=NUM_RECENT)
-        self.wait = {+1: 0, -1: FIRST_WAIT}  # passes before fewer (+1) and more (-1) threads may be tried
-        self.patience = {+1: FIRST_WAIT, -1: FIRST_WAIT}
-        self.settled = 0  # passes since the highest count was chosen
+        self.recently_disturbed: deque[bool] = deque([True] * (NUM_RECENT - 1), maxlen=NUM_RECENT)
+        # by direction, +1 (fewer threads) or -1 (more threads), which are steps of the index in the descending counts:
+        self.passes_until_trial = {+1: 0, -1: FIRST_WAIT}  # passes before the next trial
+        self.trial_interval = {+1: FIRST_WAIT, -1: FIRST_WAIT}  # passes from a lost trial to the next one
+        self.passes_at_highest = 0  # passes since the highest count was chosen
 
     @property
     def count(self) -> int:
         """Return the number of threads of the next pass."""
-        return self.counts[self.level if self.trial is None else self.trial]
+        return self.counts[self.count_index if self.trial_index is None else self.trial_index]
 
     @contextmanager
     def measure(self) -> Iterator[PassMeasurement]:
-        """Run one pass with the chosen number of threads and tune it by the time that the pass takes."""
+        """Run one pass, the block, with the chosen number of threads, and tune that number by the time of the pass.
+
+        Yields:
+            PassMeasurement: The block sets its `method` and `size`; `usage` is set after the block.
+        """
         if not self.counts:
             yield PassMeasurement()
             return
@@ -129,150 +149,168 @@ class ThreadTuner:
 
     @contextmanager
     def apply(self) -> Iterator[None]:
-        """Run anything other than a pass with the chosen number of threads."""
+        """Run the block with the chosen number of threads, without measuring it."""
         if not self.counts:
             yield
             return
         with limit_threads(self.count):
             yield
 
-    def observe(self, kind: Hashable, usage: Usage) -> None:
-        """Record a pass that ran with the present count.
+    def observe(self, pass_kind: Hashable, usage: Usage) -> None:
+        """Record a pass that ran with the present count of threads, and start or end a trial of another count.
 
         Args:
-            kind (Hashable): Passes of one kind are comparable.
+            pass_kind (Hashable): Method and size class; only passes of the same kind are compared.
             usage (Usage): Time of the pass.
         """
-        level = self.level if self.trial is None else self.trial
-        if len(self.fastest) > MAX_KINDS:
-            self.fastest.clear()
-            self.times.clear()
-        self.times.setdefault((level, kind), deque(maxlen=NUM_RECENT)).append(usage.seconds)
-        if self.trial is not None:
-            self.judge_trial(kind)
+        key = (self.count_index if self.trial_index is None else self.trial_index), pass_kind
+        if len(self.fastest_seconds) > MAX_KINDS:
+            self.fastest_seconds.clear()
+            self.recent_seconds.clear()
+        self.recent_seconds.setdefault(key, deque(maxlen=NUM_RECENT)).append(usage.seconds)
+        if self.trial_index is not None:
+            self.judge_trial(pass_kind)
         else:
-            fastest = self.fastest[level, kind] = min(usage.seconds, self.fastest.get((level, kind), usage.seconds))
+            fastest = min(usage.seconds, self.fastest_seconds.get(key, usage.seconds))
+            self.fastest_seconds[key] = fastest
             self.consider_trial(usage, usage.seconds / fastest)
 
     def consider_trial(self, usage: Usage, slowdown: float) -> None:
-        """Start a trial of fewer threads if passes are disturbed, and of more if they no longer are.
+        """Start a trial of fewer threads if other processes disturb the passes, and of more if they no longer do.
+
+        Counts are descending, so the next index means fewer threads.
 
         Args:
             usage (Usage): Time of the last pass.
-            slowdown (float): Its time relative to the fastest pass of its kind.
+            slowdown (float): Its time relative to the fastest pass of its kind (method and size class).
         """
-        slowed = usage.preemptions > 0 and slowdown > SLOWED  # preemption by kernel threads costs no time
-        disturbed = usage.running < MIN_RUNNING_SHARE or slowed or slowdown > SLOWER
-        self.disturbed.append(disturbed)
-        self.wait = {step: left - 1 for step, left in self.wait.items()}
-        self.settled = self.settled + 1 if self.level == 0 else 0
-        fewer = all(self.disturbed) and self.level + 1 < len(self.counts)
-        if fewer and (self.wait[+1] <= 0 or slowdown > SLOWER):
-            self.begin_trial(self.level + 1)
-        elif not disturbed and self.level > 0 and self.wait[-1] <= 0:
-            if self.quiet(self.counts[self.level - 1]):
-                self.begin_trial(self.level - 1)
+        # a slowdown is required, since preemption by kernel threads costs no time
+        is_slowed_by_preemption = usage.preemptions > 0 and slowdown > MAX_PREEMPTED_SLOWDOWN
+        is_disturbed = usage.running_share < MIN_RUNNING_SHARE or is_slowed_by_preemption or slowdown > MAX_SLOWDOWN
+        self.recently_disturbed.append(is_disturbed)
+        self.passes_until_trial = {
+            direction: num_passes - 1 for direction, num_passes in self.passes_until_trial.items()
+        }
+        self.passes_at_highest = self.passes_at_highest + 1 if self.count_index == 0 else 0
+        should_reduce = all(self.recently_disturbed) and self.count_index + 1 < len(self.counts)
+        if should_reduce and (self.passes_until_trial[+1] <= 0 or slowdown > MAX_SLOWDOWN):
+            self.begin_trial(self.count_index + 1)
+        elif not is_disturbed and self.count_index > 0 and self.passes_until_trial[-1] <= 0:
+            if self.are_cores_free(self.counts[self.count_index - 1]):
+                self.begin_trial(self.count_index - 1)
             else:
-                self.wait[-1] = 1 + int(PROBE_INTERVAL / usage.seconds)
+                self.passes_until_trial[-1] = 1 + int(PROBE_INTERVAL / usage.seconds)
 
-    def begin_trial(self, level: int) -> None:
-        """Run the next passes with the count of `level`, and forget its earlier times."""
-        self.trial, self.tries = level, 0
-        self.times = {key: times for key, times in self.times.items() if key[0] != level}
+    def begin_trial(self, trial_index: int) -> None:
+        """Run the next passes with `counts[trial_index]` threads, and forget earlier times with that count."""
+        self.trial_index, self.num_trial_passes = trial_index, 0
+        self.recent_seconds = {key: times for key, times in self.recent_seconds.items() if key[0] != trial_index}
 
-    def judge_trial(self, kind: Hashable) -> None:
-        """End the trial; adopt its count if its last pass was faster than recent ones of the present count."""
-        assert self.trial is not None
-        self.tries += 1
-        present = self.times.get((self.level, kind))
-        if present is None and self.tries < MAX_TRIES:
+    def judge_trial(self, pass_kind: Hashable) -> None:
+        """Count a pass of the trial, and end the trial if the pass can be compared with the present count of threads.
+
+        If it was faster than recent passes with the present count, the tried count becomes the present one. If no pass
+        can be compared the trial is lost after some passes.
+
+        Args:
+            pass_kind (Hashable): Method and size class of the pass; only passes of the same kind are compared.
+        """
+        assert self.trial_index is not None
+        self.num_trial_passes += 1
+        present_seconds = self.recent_seconds.get((self.count_index, pass_kind))
+        if present_seconds is None and self.num_trial_passes < MAX_TRIAL_PASSES:
             return
-        step = self.trial - self.level
-        wins = present is not None and self.times[self.trial, kind][-1] < WINNING_RATIO * statistics.median(present)
-        if not wins:
-            self.postpone(step)
-        elif step > 0:  # a count that falls soon after it rose waits longer before it may rise again
-            self.patience[+1] = FIRST_WAIT
-            self.patience[-1] = self.longer_patience(-1) if self.settled < self.patience[-1] else FIRST_WAIT
-            self.wait[-1] = self.patience[-1]
+        direction = self.trial_index - self.count_index  # +1: fewer threads, -1: more
+        trial_seconds = self.recent_seconds[self.trial_index, pass_kind][-1]
+        is_faster = present_seconds is not None and trial_seconds < WINNING_RATIO * statistics.median(present_seconds)
+        if not is_faster:
+            self.postpone_trial(direction)
+        elif direction > 0:  # a count that falls soon after it rose waits longer before it may rise again
+            has_risen_recently = self.passes_at_highest < self.trial_interval[-1]
+            self.trial_interval[+1] = FIRST_WAIT
+            self.trial_interval[-1] = self.doubled_interval(-1) if has_risen_recently else FIRST_WAIT
+            self.passes_until_trial[-1] = self.trial_interval[-1]
         else:
-            self.wait[+1] = 0
-        if wins:
-            self.level = self.trial
-        self.trial = None
+            self.passes_until_trial[+1] = 0
+        if is_faster:
+            self.count_index = self.trial_index
+        self.trial_index = None
 
-    def postpone(self, step: int) -> None:
-        """Double the wait before the next trial in the direction of `step`."""
-        self.wait[step] = self.patience[step]
-        self.patience[step] = self.longer_patience(step)
+    def postpone_trial(self, direction: int) -> None:
+        """Let the next trial of fewer (+1) or more (-1) threads wait, and double the wait after that one."""
+        self.passes_until_trial[direction] = self.trial_interval[direction]
+        self.trial_interval[direction] = self.doubled_interval(direction)
 
-    def longer_patience(self, step: int) -> int:
-        """Return twice the patience in the direction of `step`, up to its limit."""
-        return min(2 * self.patience[step], LONGEST_WAIT if step < 0 else 2 * FIRST_WAIT)
+    def doubled_interval(self, direction: int) -> int:
+        """Return twice the passes between trials of fewer (+1) or more (-1) threads, up to a limit."""
+        return min(2 * self.trial_interval[direction], LONGEST_WAIT if direction < 0 else 2 * FIRST_WAIT)
 
 
 def size_class(size: int) -> int:
-    """Return a class of sizes that differ by less than a factor of two, whose passes take about as long."""
+    """Return the number of bits of a pass size; passes are compared with others whose size has as many bits."""
     return size.bit_length()
 
 
 @contextmanager
 def limit_threads(count: int) -> Iterator[None]:
     """Set the number of torch threads to `count` inside the block."""
-    before = torch.get_num_threads()
-    if before == count:
+    previous_count = torch.get_num_threads()
+    if previous_count == count:
         yield
         return
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous_count)
 
 
 def thread_counts() -> tuple[int, ...]:
-    """Return the thread counts to choose from: all usable cores, halved down to one."""
+    """Return the thread counts to choose from, descending: all usable cores, halved until one, such as (8, 4, 2, 1)."""
     counts = [max(1, min(torch.get_num_threads(), usable_cores()))]
     while counts[-1] > 1:
         counts.append(counts[-1] // 2)
     return tuple(counts)
 
 
-def starting_level(counts: Sequence[int]) -> int:
-    """Return the index of the count to begin with: the highest, or one thread if other processes use the cores."""
+def starting_count_index(counts: Sequence[int]) -> int:
+    """Return the index of the thread count to begin with: 0, the highest, or the last if cores are not free now."""
     return 0 if len(counts) < 2 or any(has_free_cores(counts[0]) for _ in range(2)) else len(counts) - 1
 
 
 def has_free_cores(threads: int) -> bool:
-    """Return whether `threads` cores are free right now; takes about `PROBE_SECONDS`."""
-    return not probe(threads).disturbed
+    """Return whether `threads` cores are free of other processes now, by a probe of about `PROBE_SECONDS`."""
+    return not probe(threads).is_disturbed
 
 
 def probe(threads: int) -> Usage:
-    """Measure some milliseconds of small parallel operations, which suffer most if cores are shared."""
+    """Run `threads` threads for some milliseconds, and return their time and how often other processes preempted them.
+
+    Small parallel operations are run, since these suffer most if cores are shared.
+    """
     numbers = torch.zeros(PROBE_SIZE)
     with limit_threads(threads), torch.inference_mode():
         numbers.add_(1)  # starts the threads
-        end, until = start_usage(), time.perf_counter() + PROBE_SECONDS
+        end_usage, deadline = start_usage(), time.perf_counter() + PROBE_SECONDS
         for _ in range(PROBE_REGIONS):
             numbers.add_(1)
-            if time.perf_counter() > until:
+            if time.perf_counter() > deadline:
                 break
-        return end()
+        return end_usage()
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may keep busy, by its affinity and its control group's quota."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min(affinity, cgroup_quota())))
+    """Return how many cores this process may keep busy, by its CPU affinity and the CPU quota of its cgroup."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(num_cores, cgroup_quota())))
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), process_groups: Path = Path("/proc/self/cgroup")) -> float:
-    """Return the CPU quota of the process's control group, in cores; infinite without a limit.
+    """Return the CPU quota of this process's control groups (cgroups v1 and v2), in cores; infinite without a limit.
 
     Args:
-        root (Path): Where control groups are mounted.
-        process_groups (Path): File that names this process's control groups.
+        root (Path): Directory where control groups are mounted.
+        process_groups (Path): File that lists this process's control groups.
     """
     try:
         groups = [line.split(":", 2)[1:] for line in process_groups.read_text().splitlines()]
@@ -280,7 +318,7 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), process_groups: Path = Pat
         return float("inf")
     quotas = [float("inf")]
     for controllers, path in groups:
-        if not controllers:  # version 2: a limit of any group above counts as well
+        if not controllers:  # version 2: limits of parent groups count as well
             folders = [root / path.lstrip("/"), *(root / path.lstrip("/")).parents]
             quotas += [read_quota(folder / "cpu.max") for folder in folders if folder.is_relative_to(root)]
         elif "cpu" in controllers.split(","):
@@ -290,9 +328,13 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), process_groups: Path = Pat
 
 
 def read_quota(*files: Path) -> float:
-    """Return quota divided by period, from one file or two; infinite if there is none."""
+    """Return the CPU quota of a cgroup in cores, quota divided by period; infinite if it has none.
+
+    Args:
+        files (Path): One file of both numbers (`cpu.max`), or a file of each.
+    """
     try:
         quota, period = " ".join(file.read_text() for file in files).split()
         return float(quota) / float(period) if float(quota) > 0 else float("inf")
-    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number
+    except (OSError, ValueError, ZeroDivisionError):  # without a quota the file says "max", which is no number
         return float("inf")

@@ -47,7 +47,11 @@ def attention_split_kernel(
     shared, groups, columns, width, sums_stride, SIZE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
     SPLIT: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute attention of a block of folded queries over one part of the keys (online softmax)."""
+    """Compute attention of a block of folded queries over SPLIT keys, by online softmax.
+
+    The unnormalised output goes to `partial`, the maximum score and the sum of exponentials to `sums`.
+    `attention_merge_kernel` merges the results of all splits.
+    """
     line, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row, head = (line // shared).to(tl.int64), line % shared
     folded = tile * BLOCK + tl.arange(0, BLOCK)
@@ -88,7 +92,10 @@ def attention_merge_kernel(
     partial, sums, output, shared, groups, columns, splits, sums_stride, num_folded, SIZE: tl.constexpr,
     PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Merge the partial results of one query, in order of the keys."""
+    """Merge the results of `attention_split_kernel` for one folded query, in order of the keys.
+
+    `partial` holds unnormalised outputs, `sums` the maxima of scores, then the sums of their exponentials.
+    """
     line, folded = tl.program_id(0), tl.program_id(1)
     if folded < groups * columns:
         size = tl.arange(0, PADDED)

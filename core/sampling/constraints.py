@@ -36,23 +36,33 @@ class Constraints:
         bad_words: Sequence[Sequence[int]] = (), forced_last: Iterable[int] = (), suppressed: Iterable[int] = (),
         begin_suppressed: Iterable[int] = (),
     ) -> Constraints | None:  # fmt: skip
-        """Build constraints from lists of token ids; None if there are none."""
+        """Build constraints from the settings of a checkpoint's generation_config; return None if all are off.
 
-        def mask_of(ids: Iterable[int]) -> Tensor | None:
-            unique = sorted(set(ids))
-            if not unique:
+        Args:
+            vocab_size (int): V.
+            device (torch.device | str): device of the masks.
+            no_repeat_ngram (int): size of n-grams that must not occur twice; 0 is off.
+            bad_words (Sequence[Sequence[int]]): token id sequences that are never generated.
+            forced_last (Iterable[int]): the only ids allowed as the last token of the budget.
+            suppressed (Iterable[int]): ids that are never generated.
+            begin_suppressed (Iterable[int]): ids that are not generated first.
+        """
+
+        def make_vocab_mask(ids: Iterable[int]) -> Tensor | None:
+            """Return the mask `[V]` of `ids`, None if there are none."""
+            unique_ids = sorted(set(ids))
+            if not unique_ids:
                 return None
-            return torch.isin(torch.arange(vocab_size), torch.tensor(unique)).to(device)
+            return torch.isin(torch.arange(vocab_size), torch.tensor(unique_ids)).to(device)
 
         prefixes = ends = None
         if bad_words:
-            longest = max(len(word) for word in bad_words) - 1
-            reversed_prefixes = [[*word[-2::-1], *[-1] * (longest - len(word) + 1)] for word in bad_words]
-            prefixes = torch.tensor(reversed_prefixes, dtype=torch.long, device=device).view(len(bad_words), longest)
+            max_len = max(len(word) for word in bad_words) - 1
+            reversed_prefixes = [[*word[-2::-1], *[-1] * (max_len - len(word) + 1)] for word in bad_words]
+            prefixes = torch.tensor(reversed_prefixes, dtype=torch.long, device=device).view(len(bad_words), max_len)
             ends = torch.tensor([word[-1] for word in bad_words], device=device)
-        constraints = Constraints(
-            no_repeat_ngram, prefixes, ends, mask_of(forced_last), mask_of(suppressed), mask_of(begin_suppressed)
-        )
+        masks = (make_vocab_mask(ids) for ids in (forced_last, suppressed, begin_suppressed))
+        constraints = Constraints(no_repeat_ngram, prefixes, ends, *masks)
         return constraints if constraints.depends_on_history or constraints.suppressed is not None else None
 
     @property
@@ -62,15 +72,13 @@ class Constraints:
         return self.no_repeat_ngram > 0 or any(mask is not None for mask in masks)
 
     def __call__(self, logits: Tensor, grammar_bias: Tensor | None, context: GenerationContext | None) -> Tensor:
-        """Set the logits of forbidden ids to -inf.
+        """Return the logits `[B, C, V]` with those of forbidden ids at -inf.
 
         Args:
-            logits (Tensor): `[B, C, V]`.
-            grammar_bias (Tensor | None): 0 for allowed ids, -inf for others, broadcastable to `logits`.
-            context (GenerationContext | None): may be None if no constraint depends on history.
-
-        Returns:
-            Tensor: `[B, C, V]`.
+            logits (Tensor): `[B, C, V]` of C scored positions.
+            grammar_bias (Tensor | None): 0 for ids that the grammar allows, -inf for others, broadcastable to `logits`.
+            context (GenerationContext | None): tokens before every scored position; may be None if no constraint
+                depends on history.
         """
         vocab_size = logits.shape[-1]
         if context is not None:
@@ -90,39 +98,59 @@ class Constraints:
 
 
 def bad_words_mask(context: GenerationContext, prefixes: Tensor, ends: Tensor, vocab_size: int) -> Tensor:
-    """Return `[B, C, V]` bool: ids that would complete a bad word."""
-    last_ids = context.last_ids(prefixes.shape[1])
+    """Return `[B, C, V]` bool: ids that would complete a bad word.
+
+    Args:
+        context (GenerationContext): tokens before every scored position.
+        prefixes (Tensor): `[G, W]` ids of every bad word before its last, latest first, padded with -1.
+        ends (Tensor): `[G]` last id of every bad word.
+        vocab_size (int): V.
+    """
+    last_ids = context.last_ids(prefixes.shape[1])  # [B, C, W]
     is_complete = ((last_ids[:, :, None] == prefixes) | (prefixes < 0)).all(-1)  # [B, C, G]
     return context.vocab_mask(ends.expand_as(is_complete), is_complete, vocab_size)
 
 
 def repeated_ngram_mask(context: GenerationContext, size: int, vocab_size: int) -> Tensor:
-    """Return `[B, C, V]` bool: ids that would complete an n-gram that occurred before (Klein et al. 2017, OpenNMT)."""
-    columns, nodes = context.path_ids.shape[1:]
-    last_ids = context.last_ids(nodes + size - 1)
-    prefix = last_ids[..., : size - 1]  # of the n-gram that the next id would complete, latest first
+    """Return `[B, C, V]` bool: ids that would repeat an n-gram of the `size` (Klein et al. 2017, OpenNMT).
 
-    def completing_ids(ids: Tensor, valid: Tensor) -> Tensor:
-        """Mask the ids that follow an occurrence of `prefix` in `ids` `[B, C or 1, K]`."""
-        windows = ids.shape[-1] - size + 1
-        matches = valid[..., size - 1 :].expand(-1, columns, -1)
+    `context` has the tokens before every scored position, prompt included; `vocab_size` is V.
+    """
+    num_positions, path_len = context.path_ids.shape[1:]
+    last_ids = context.last_ids(path_len + size - 1)
+    prefix = last_ids[..., : size - 1]  # [B, C, size - 1] of the n-gram that the next id would complete, latest first
+
+    def ids_after_prefix(ids: Tensor, valid: Tensor) -> Tensor:
+        """Return `[B, C, V]` bool: ids that follow an occurrence of `prefix` in `ids` `[B, C or 1, K]`."""
+        num_windows = ids.shape[-1] - size + 1
+        matches = valid[..., size - 1 :].expand(-1, num_positions, -1)
         for offset in range(size - 1):
-            part, part_valid = ids[..., offset : offset + windows], valid[..., offset : offset + windows]
-            matches = matches & part_valid & (part == prefix[..., size - 2 - offset, None])
-        return context.vocab_mask(ids[..., size - 1 :].expand(-1, columns, -1), matches, vocab_size)
+            window_ids, window_valid = (values[..., offset : offset + num_windows] for values in (ids, valid))
+            matches = matches & window_valid & (window_ids == prefix[..., size - 2 - offset, None])
+        return context.vocab_mask(ids[..., size - 1 :].expand(-1, num_positions, -1), matches, vocab_size)
 
-    mask = completing_ids(last_ids.flip(-1), last_ids.flip(-1) >= 0)  # n-grams that end on the node's path
+    # n-grams that end on the path of the scored position, then those within the committed ids
+    mask = ids_after_prefix(last_ids.flip(-1), last_ids.flip(-1) >= 0)
     if context.committed_ids.shape[1] < size:
         return mask
-    return mask | completing_ids(context.committed_ids[:, None], context.committed_mask()[:, None])
+    return mask | ids_after_prefix(context.committed_ids[:, None], context.committed_mask()[:, None])
 
 
 def force_last_token(
     logits: Tensor, forced_mask: Tensor, grammar_bias: Tensor | None, context: GenerationContext
 ) -> Tensor:
-    """Allow only the ids of `forced_mask`, with equal logits, at the last position of the budget.
+    """Allow only the ids of `forced_mask`, with equal logits, where the last token of the budget is sampled.
 
-    Where the grammar allows none of them there, the logits stay as they are.
+    Where the grammar allows none of them, the logits stay as they are.
+
+    Args:
+        logits (Tensor): `[B, C, V]`.
+        forced_mask (Tensor): `[V]` bool.
+        grammar_bias (Tensor | None): 0 for ids that the grammar allows, -inf for others, broadcastable to `logits`.
+        context (GenerationContext): positions and budgets.
+
+    Returns:
+        Tensor: `[B, C, V]`.
     """
     forced_logits = torch.where(forced_mask, 0.0, -torch.inf).to(logits)
     if grammar_bias is not None:

@@ -16,24 +16,25 @@ TOPK_BLOCK = 128  # ids whose maximum is searched before the ids themselves
 
 
 def apply_filters(logits: Tensor, tensors: SamplingTensors, min_p_scale: Tensor | None = None) -> Tensor:
-    """Apply each row's top-k, top-p and min-p; greedy rows stay as they are.
+    """Apply each batch row's top-k, then top-p, then min-p; greedy rows stay as they are.
 
     Args:
         logits (Tensor): `[B, C, V]`.
-        tensors (SamplingTensors): sampling parameters of every row.
-        min_p_scale (Tensor | None): `[B, C]` factor of min-p at every position; the likeliest id always stays.
+        tensors (SamplingTensors): sampling parameters of every batch row.
+        min_p_scale (Tensor | None): `[B, C]` factor of min-p at every scored position; the likeliest id always stays.
 
     Returns:
         Tensor: `[B, C, V]`, filtered ids at -inf.
     """
     vocab_size, greedy = logits.shape[-1], tensors.greedy[:, None, None]
-    kept = logits  # rows that do not use a filter get a threshold that no logit is below
+    kept = logits  # batch rows that do not use a filter get a threshold that no logit is below
     if tensors.uses("top_k"):
-        sizes = torch.where((tensors.top_k == 0) | tensors.greedy, vocab_size, tensors.top_k.clamp(max=vocab_size))
-        max_k = min(vocab_size, max(row.top_k for row in tensors.distinct_params))
-        ranked = fast_topk(logits, max_k)[0]
-        rank = (sizes.clamp(max=max_k) - 1)[:, None, None].expand(-1, logits.shape[1], -1)
-        threshold = ranked.gather(-1, rank).masked_fill((sizes > max_k)[:, None, None], -torch.inf)
+        k = torch.where((tensors.top_k == 0) | tensors.greedy, vocab_size, tensors.top_k.clamp(max=vocab_size))  # [B]
+        max_k = min(vocab_size, max(params.top_k for params in tensors.distinct_params))
+        top_logits = fast_topk(logits, max_k)[0]
+        last_rank = (k.clamp(max=max_k) - 1)[:, None, None].expand(-1, logits.shape[1], -1)
+        threshold = top_logits.gather(-1, last_rank)  # [B, C, 1], the k-th largest logit
+        threshold = threshold.masked_fill((k > max_k)[:, None, None], -torch.inf)
         kept = kept.masked_fill(logits < threshold, -torch.inf)
     if tensors.uses("top_p"):
         mass = torch.where(greedy, 1.0, tensors.top_p[:, None, None])
@@ -47,31 +48,33 @@ def apply_filters(logits: Tensor, tensors: SamplingTensors, min_p_scale: Tensor 
 
 
 def fast_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest of the last dimension and their indices; the order of equal values is undefined.
+    """Return the k largest of `values` `[..., V]` and their ids, `[..., k]` each, in descending order.
 
-    On CPUs large vocabularies are searched in blocks: none of the k largest values is outside the k blocks with the
-    largest maxima, and block maxima are vectorised.
+    On CPUs large vocabularies are searched in blocks: the k largest values are in the k blocks with the largest maxima,
+    and block maxima are vectorised. The order of equal values is undefined.
     """
     vocab_size = values.shape[-1]
     if values.device.type != "cpu" or vocab_size < LARGE_VOCAB or 4 * TOPK_BLOCK * k > vocab_size:
         values, ids = values.topk(k)
         return values, ids
-    in_blocks, all_ids = vocab_size - vocab_size % TOPK_BLOCK, cached_arange(vocab_size, values.device)
-    blocks = values[..., :in_blocks].unflatten(-1, (-1, TOPK_BLOCK)).amax(-1).topk(k).indices
-    ids = (TOPK_BLOCK * blocks[..., None] + all_ids[:TOPK_BLOCK]).flatten(-2)
-    ids = torch.cat([ids, all_ids[in_blocks:].expand(*ids.shape[:-1], -1)], -1)
-    top, index = values.gather(-1, ids).topk(k)
-    return top, ids.gather(-1, index)
+    num_in_blocks, all_ids = vocab_size - vocab_size % TOPK_BLOCK, cached_arange(vocab_size, values.device)
+    block_maxima = values[..., :num_in_blocks].unflatten(-1, (-1, TOPK_BLOCK)).amax(-1)
+    top_blocks = block_maxima.topk(k).indices  # [..., k]
+    candidate_ids = (TOPK_BLOCK * top_blocks[..., None] + all_ids[:TOPK_BLOCK]).flatten(-2)
+    remaining_ids = all_ids[num_in_blocks:]  # after the last full block
+    candidate_ids = torch.cat([candidate_ids, remaining_ids.expand(*candidate_ids.shape[:-1], -1)], -1)
+    top_values, index = values.gather(-1, candidate_ids).topk(k)
+    return top_values, candidate_ids.gather(-1, index)
 
 
 def top_p_mask(logits: Tensor, mass: Tensor) -> Tensor:
-    """Return the nucleus: the fewest likeliest ids whose probability reaches `mass`, and ids as likely as the last.
+    """Return the nucleus of top-p: the fewest likeliest ids whose probability reaches p, and ids as likely as the last.
 
     Holtzman et al. 2020, section 3.1.
 
     Args:
         logits (Tensor): `[B, C, V]`.
-        mass (Tensor): `[B, 1, 1]`; 1 keeps all ids.
+        mass (Tensor): `[B, 1, 1]` p of every batch row; 1 keeps all ids.
 
     Returns:
         Tensor: `[B, C, V]` bool.
@@ -82,24 +85,24 @@ def top_p_mask(logits: Tensor, mass: Tensor) -> Tensor:
         thresholds = [top_p_threshold(*position) for position in zip(probs.flatten(0, 1), masses, strict=True)]
         threshold = torch.stack(thresholds).view(*probs.shape[:2], 1)
     else:
-        ranked = probs.sort(-1, descending=True).values
-        inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
-        threshold = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+        sorted_probs = probs.sort(-1, descending=True).values
+        in_nucleus = (sorted_probs.cumsum(-1) - sorted_probs < mass) & (sorted_probs > 0)
+        threshold = sorted_probs.gather(-1, in_nucleus.sum(-1, keepdim=True).clamp(min=1) - 1)  # [B, C, 1]
     return probs >= threshold.masked_fill(mass == 1, 0)
 
 
 def top_p_threshold(probs: Tensor, mass: Tensor) -> Tensor:
-    """Return the least probability in the nucleus of probs `[V]`, without sorting all of them.
+    """Return the smallest probability (0-dim) in the nucleus of `probs` `[V]`, without sorting all of them.
 
-    Non-negative floats are ordered as their bits are: probabilities that share the upper 16 bits are counted together,
-    and only those of the group where the mass is reached are sorted.
+    Non-negative floats are ordered as their bits are, so the upper 16 bits of a probability serve as the key of a
+    histogram; only the probabilities of the key at which the sum reaches `mass` are sorted.
     """
     if probs[0].isnan():  # then all are, and none belongs to the nucleus
         return probs[0]
-    keys = probs.view(torch.int16)[1::2].long()
-    key_mass = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, probs.double()).flip(0)
-    before, mass = key_mass.cumsum(0) - key_mass, mass * key_mass.sum()  # float32 probabilities need not add up to 1
-    last = torch.where((key_mass > 0) & (before < mass), cached_arange(1 << 15, probs.device), 0).amax()
-    members = probs[keys == (1 << 15) - 1 - last].sort(descending=True).values
-    inside = before[last] + members.double().cumsum(0) - members < mass
-    return members[inside.sum().clamp(min=1) - 1]
+    keys = probs.view(torch.int16)[1::2].long()  # [V]
+    key_mass = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, probs.double()).flip(0)  # descending
+    mass_before, mass = key_mass.cumsum(0) - key_mass, mass * key_mass.sum()  # float32 probs need not add up to 1
+    last_bin = torch.where((key_mass > 0) & (mass_before < mass), cached_arange(1 << 15, probs.device), 0).amax()
+    bin_probs = probs[keys == (1 << 15) - 1 - last_bin].sort(descending=True).values
+    in_nucleus = mass_before[last_bin] + bin_probs.double().cumsum(0) - bin_probs < mass
+    return bin_probs[in_nucleus.sum().clamp(min=1) - 1]

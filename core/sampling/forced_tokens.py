@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.sampling.context import GenerationContext
@@ -23,32 +22,31 @@ from polydraft.core.sampling.sampler import Sampler
 def fill_forced_tokens(
     draft: Draft, sampler: Sampler, context_of: Callable[[Draft], GenerationContext | None]
 ) -> Draft:
-    """Return the draft of ids with forced tokens filled in.
+    """Return the draft with tokens that are the only choice of the grammar in place of the drafted ones.
 
     Args:
-        draft (Draft): proposed token ids.
-        sampler (Sampler): its grammar has states that force a token.
-        context_of (Callable): returns the generation context of a draft's tree indices.
+        draft (Draft): proposed token ids; a chain is lengthened if forced tokens may exceed it.
+        sampler (Sampler): its grammar has states that allow one id only.
+        context_of (Callable): returns the `GenerationContext` at the tree indices of a draft.
     """
     if draft.is_chain and draft.size < sampler.max_forced_run:
         draft = lengthen_chain(draft, sampler.max_forced_run)
     context = context_of(draft)
     assert context is not None, "a grammar that forces ids has states"
-    forced_next = sampler.forced_token_per_state.take(sampler.grammar_states(context))  # [B, N+1], after each index
-    forced = forced_next.gather(1, draft.parents + 1)
-    tokens = draft.tokens.where(forced < 0, forced)
+    # [B, N+1] the only id that may follow each tree index, or -1; then [B, N] the only id that each node may have
+    forced_after = sampler.forced_token_per_state.take(sampler.grammar_states(context))
+    forced_ids = forced_after.gather(1, draft.parents + 1)
+    tokens = draft.tokens.where(forced_ids < 0, forced_ids)
     if not draft.is_chain:
-        # some nodes of parallel image rows are context and no proposals; they stay as they are
+        # Invalid nodes keep their tokens: in drafts of parallel image rows they are settled tokens, not proposals.
         return replace(draft, tokens=tokens.where(draft.valid, draft.tokens))
-    return replace(draft, tokens=tokens, valid=(draft.valid | (forced >= 0)).cumprod(1).bool())
+    # A forced node is valid even if the drafter proposed nothing there.
+    return replace(draft, tokens=tokens, valid=(draft.valid | (forced_ids >= 0)).cumprod(1).bool())
 
 
 def lengthen_chain(draft: Draft, size: int) -> Draft:
-    """Pad a chain with invalid nodes to `size` nodes."""
-    missing = size - draft.size
-
-    def pad(values: Tensor) -> Tensor:
-        return F.pad(values, (0, missing))
-
-    q = None if draft.q is None else F.pad(draft.q, (0, 0, 0, missing))
-    return Draft.from_chain(pad(draft.tokens), pad(draft.valid), draft.drafter_passes, q)
+    """Return the chain of token ids padded with invalid nodes to `size` nodes."""
+    num_missing = size - draft.size
+    tokens, valid = F.pad(draft.tokens, (0, num_missing)), F.pad(draft.valid, (0, num_missing))  # [B, size]
+    q = None if draft.q is None else F.pad(draft.q, (0, 0, 0, num_missing))  # [B, size + 1, V]
+    return Draft.from_chain(tokens, valid, draft.drafter_passes, q)

@@ -19,7 +19,7 @@ MAX_REPEAT_WINDOW = 1024  # tokens that repetition-aware sampling looks back at
 
 @dataclass(frozen=True)
 class RepetitionAware:
-    """Repetition-aware sampling, which resamples tokens generated `tau * window` times among the last `window`.
+    """Repetition-aware sampling: resample tokens that occur at least `tau * window` times among the last `window`.
 
     CosyVoice; Chen et al. 2024, VALL-E 2 (arXiv 2406.05370), repetition-aware sampling.
     """
@@ -29,6 +29,11 @@ class RepetitionAware:
     banned: bool = False  # the second draw, from the unfiltered distribution, excludes the token
 
     def __post_init__(self) -> None:
+        """Convert the fields to plain Python numbers.
+
+        Raises:
+            InvalidArgument: a field is outside its range.
+        """
         object.__setattr__(self, "window", to_integer("window", self.window, 1, MAX_REPEAT_WINDOW))
         object.__setattr__(self, "tau", to_real("tau", self.tau))
         if not 0 < self.tau <= 1:
@@ -60,13 +65,19 @@ class SamplingParams:
     guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        """Convert the fields to plain Python numbers.
+
+        Raises:
+            InvalidArgument: a field is outside its range.
+        """
         for name in ("top_k", "min_tokens"):
             object.__setattr__(self, name, to_integer(name, getattr(self, name)))
         for name, (is_possible, allowed) in REAL_RANGES.items():
-            value = to_real(name, given := getattr(self, name))
-            if not is_possible(value):
-                raise argument_error(name, given, allowed)
-            object.__setattr__(self, name, value)
+            value = getattr(self, name)
+            number = to_real(name, value)
+            if not is_possible(number):
+                raise argument_error(name, value, allowed)
+            object.__setattr__(self, name, number)
 
     @property
     def greedy(self) -> bool:
@@ -80,7 +91,10 @@ FILTERS = ("top_k", "top_p", "min_p")
 
 @dataclass
 class SamplingTensors(BatchedState):
-    """Sampling parameters of a batch: `params` on the host, and their values as tensors `[B]` on the device."""
+    """Sampling parameters of a batch: `params` on the host, and their values as tensors `[B]` on the device.
+
+    Greedy batch rows have temperature 1, so that logits can be divided by it.
+    """
 
     params: list[SamplingParams]
     temperature: Tensor
@@ -97,39 +111,40 @@ class SamplingTensors(BatchedState):
 
     @staticmethod
     def from_params(params: list[SamplingParams], device: torch.device | str) -> SamplingTensors:
-        """Build the tensors of a batch with one entry of `params` per row."""
-        rules = [row.repetition_aware for row in params]
-        numbers = {name: [clamp_param(name, getattr(row, name)) for row in params] for name in SHARED_PARAMS}
-        numbers["temperature"] = [1.0 if row.greedy else clamp_param("temperature", row.temperature) for row in params]
-        numbers["greedy"] = [row.greedy for row in params]
-        numbers["repeat_window"] = [0 if rule is None else rule.window for rule in rules]
-        numbers["repeat_tau"] = [1.0 if rule is None else rule.tau for rule in rules]
-        numbers["repeat_banned"] = [rule is not None and rule.banned for rule in rules]
-        tensors = {name: torch.tensor(value, dtype=DTYPES[name], device=device) for name, value in numbers.items()}
+        """Build the tensors `[B]` of a batch from the sampling parameters of its B batch rows."""
+        values = {name: [clamp_param(name, getattr(row, name)) for row in params] for name in SHARED_PARAMS}
+        # greedy rows get temperature 1, because logits are divided by it
+        values["temperature"] = [1.0 if row.greedy else clamp_param("temperature", row.temperature) for row in params]
+        values["greedy"] = [row.greedy for row in params]
+        repetition_aware = [row.repetition_aware for row in params]
+        values["repeat_window"] = [0 if setting is None else setting.window for setting in repetition_aware]
+        values["repeat_tau"] = [1.0 if setting is None else setting.tau for setting in repetition_aware]
+        values["repeat_banned"] = [setting is not None and setting.banned for setting in repetition_aware]
+        tensors = {name: torch.tensor(values[name], dtype=DTYPES[name], device=device) for name in values}
         return SamplingTensors(list(params), **tensors)
 
     @property
     def distinct_params(self) -> Iterable[SamplingParams]:
-        """Return the distinct objects of `params`; most batches share one."""
+        """Return the distinct objects among `params`, of which most batches have one, to check each only once."""
         return {id(row): row for row in self.params}.values()
 
     def uses(self, name: str) -> bool:
-        """Return True if any row has the parameter `name` turned on."""
+        """Return True if any batch row has a value of the parameter `name` that changes its distribution."""
         return any(getattr(row, name) != getattr(OFF, name) for row in self.distinct_params)
 
     @property
     def all_greedy(self) -> bool:
-        """Return True if every row is greedy."""
+        """Return True if every batch row is greedy (temperature 0)."""
         return all(row.greedy for row in self.distinct_params)
 
     @property
     def max_repeat_window(self) -> int:
-        """Return the longest window of repetition-aware sampling in the batch; 0 if no row uses it."""
+        """Return the longest window of repetition-aware sampling in the batch; 0 if no batch row uses it."""
         return max((row.repetition_aware.window for row in self.distinct_params if row.repetition_aware), default=0)
 
 
 def clamp_param(name: str, value: float) -> float:
-    """Return the closest number to `value` that keeps logits finite and that the tensor's type can hold."""
+    """Return the value of parameter `name`, clamped so that logits stay finite and the tensor's type can hold it."""
     least, most = VALUE_RANGES.get(name, (0, 1))
     return min(max(value, least), most)
 
@@ -144,4 +159,5 @@ DTYPES = {
     **dict.fromkeys(("greedy", "repeat_banned"), torch.bool),
     "repeat_tau": torch.float64,  # tau * window is compared with whole numbers
 }
-SHARED_PARAMS = tuple(name for name in (each.name for each in fields(SamplingParams)) if name != "repetition_aware")
+# fields of both SamplingParams and SamplingTensors
+SHARED_PARAMS = tuple(field.name for field in fields(SamplingParams) if field.name != "repetition_aware")

@@ -14,88 +14,108 @@ from polydraft.core.sampling.params import SamplingTensors
 
 
 def find_repeated_ids(context: GenerationContext, tensors: SamplingTensors) -> tuple[Tensor, Tensor]:
-    """Find the ids that repetition-aware sampling resamples.
+    """Find the ids that repetition-aware sampling resamples: those too frequent among the last W generated ids.
 
     Returns:
-        Tensor: `[B, C, W]` recent ids of every path.
-        Tensor: `[B, C, W]` bool, those that are the first mention of a repeated id.
+        Tensor: `[B, C, W]` last generated ids of every path, W = `tensors.max_repeat_window`.
+        Tensor: `[B, C, W]` bool, True for ids that are too frequent, at the first of their occurrences only.
     """
     ids = context.last_generated(tensors.max_repeat_window)
     offsets = torch.arange(tensors.max_repeat_window, device=ids.device)
-    ids = ids.masked_fill(offsets >= tensors.repeat_window[:, None, None], -1)
-    same = ids[..., :, None] == ids[..., None, :]
-    first = ~(same & torch.ones_like(same[0, 0]).tril(-1)).any(-1)
-    often = same.sum(-1) >= (tensors.repeat_tau * tensors.repeat_window)[:, None, None]
-    return ids.clamp(min=0), (ids >= 0) & first & often
+    ids = ids.masked_fill(offsets >= tensors.repeat_window[:, None, None], -1)  # outside the batch row's own window
+    is_equal = ids[..., :, None] == ids[..., None, :]  # [B, C, W, W]
+    is_first = ~(is_equal & torch.ones_like(is_equal[0, 0]).tril(-1)).any(-1)
+    is_frequent = is_equal.sum(-1) >= (tensors.repeat_tau * tensors.repeat_window)[:, None, None]
+    return ids.clamp(min=0), (ids >= 0) & is_first & is_frequent
 
 
 def apply_repetition_aware(
     logits: Tensor, unfiltered: Tensor, context: GenerationContext, tensors: SamplingTensors
 ) -> Tensor:
-    """Apply each row's repetition-aware sampling to logits after and before filters, `[B, C, V]` each."""
+    """Return the logits `[B, C, V]` of repetition-aware sampling, where a batch row uses it.
+
+    Args:
+        logits (Tensor): `[B, C, V]`, filtered; the first draw is from them.
+        unfiltered (Tensor): `[B, C, V]`, before filters; a repeated token is drawn again from them.
+        context (GenerationContext): generated ids of every path.
+        tensors (SamplingTensors): window and threshold of every batch row.
+    """
     ids, repeated = find_repeated_ids(context, tensors)
     active = (tensors.repeat_window > 0)[:, None, None]
     if not tensors.all_greedy:
         redrawn = redraw_log_probs(logits, unfiltered, ids, repeated, tensors.repeat_banned)
         logits = torch.where(active & ~tensors.greedy[:, None, None], redrawn, logits)
     if any(row.greedy for row in tensors.distinct_params):
-        takes_second = (active[..., 0] & (tensors.greedy & tensors.repeat_banned)[:, None])[..., None]
-        logits = torch.where(takes_second, mask_repeated_argmax(logits, ids, repeated), logits)
+        masks_argmax = (active[..., 0] & (tensors.greedy & tensors.repeat_banned)[:, None])[..., None]  # [B, 1, 1]
+        logits = torch.where(masks_argmax, mask_repeated_argmax(logits, ids, repeated), logits)
     return logits
 
 
 def redraw_log_probs(logits: Tensor, unfiltered: Tensor, ids: Tensor, repeated: Tensor, banned: Tensor) -> Tensor:
-    """Return log probabilities of drawing from n and, where the token is repeated, once more from F.
+    """Return the log probabilities `[B, C, V]` of a token drawn from n and, if it is a repeated one, again from F.
 
-    With B the repeated ids this is `n(v)[v not in B] + F(v) Σ_B n(b)`; where they are banned from the second draw,
+    n is the filtered distribution and F the unfiltered one. With B the repeated ids this is
+    `n(v)[v not in B] + F(v) Σ_B n(b)`; where they are banned from the second draw,
     `n(v)[v not in B] + Σ_(b in B, b != v) n(b) F(v) / (1 - F(b))`. Sums over the few repeated ids are computed in
-    float64, so that their order does not show in the result.
+    float64, so that their order does not change the result.
 
     Args:
         logits (Tensor): `[B, C, V]`, of n.
         unfiltered (Tensor): `[B, C, V]`, of F.
-        ids (Tensor): `[B, C, W]`, see `find_repeated_ids`.
-        repeated (Tensor): `[B, C, W]` bool, see `find_repeated_ids`.
-        banned (Tensor): `[B]` bool, rows whose second draw excludes the token.
+        ids (Tensor): `[B, C, W]` last generated ids.
+        repeated (Tensor): `[B, C, W]` bool, the entries of `ids` that are repeated, each id once.
+        banned (Tensor): `[B]` bool, batch rows whose second draw excludes the token.
     """
-    n, full = logits.softmax(-1), unfiltered.softmax(-1)
-    repeated_mass = (n.gather(-1, ids) * repeated).double()  # [B, C, W]
-    full_repeated = full.gather(-1, ids).double()
-    rest = 1 - full_repeated
-    shared = torch.where(rest > 0, repeated_mass / rest.clamp(min=torch.finfo(rest.dtype).tiny), 0)
-    others = ~torch.eye(ids.shape[-1], dtype=torch.bool, device=ids.device)
-    ban = banned[:, None, None]
-    moved = torch.where(ban, shared, repeated_mass).sum(-1, keepdim=True)
-    returned = full_repeated * torch.where(ban, (shared[..., None, :] * others).sum(-1), moved)
-    kept = torch.where(ban & (rest <= 0), repeated_mass, 0)  # no other token can be drawn
-    probs = torch.nn.functional.pad(n + full * moved.float(), (0, 1))  # entries that are not repeated go past the end
+    n, f = logits.softmax(-1), unfiltered.softmax(-1)
+    repeated_n = (n.gather(-1, ids) * repeated).double()  # [B, C, W], n(b)
+    repeated_f = f.gather(-1, ids).double()  # F(b)
+    other_f = 1 - repeated_f
+    scaled_n = torch.where(other_f > 0, repeated_n / other_f.clamp(min=torch.finfo(other_f.dtype).tiny), 0)
+    is_other = ~torch.eye(ids.shape[-1], dtype=torch.bool, device=ids.device)  # b != v
+    is_banned = banned[:, None, None]
+    redrawn_mass = torch.where(is_banned, scaled_n, repeated_n).sum(-1, keepdim=True)  # [B, C, 1], factor of F(v)
+    repeated_probs = repeated_f * torch.where(is_banned, (scaled_n[..., None, :] * is_other).sum(-1), redrawn_mass)
+    kept_probs = torch.where(is_banned & (other_f <= 0), repeated_n, 0)  # where no other token can be drawn
+    # Probabilities of ids that are not repeated; the repeated ones are overwritten. Entries of `ids` that are not
+    # repeated are written to an extra last entry, which is cut off.
+    probs = torch.nn.functional.pad(n + f * redrawn_mass.float(), (0, 1))
     index = ids.masked_fill(~repeated, n.shape[-1])
-    return probs.scatter(-1, index, (returned + kept).float())[..., :-1].log()
+    return probs.scatter(-1, index, (repeated_probs + kept_probs).float())[..., :-1].log()
 
 
 def mask_repeated_argmax(logits: Tensor, ids: Tensor, repeated: Tensor) -> Tensor:
-    """Mask the best id where it is repeated and not the only one, so that greedy rows take the second best."""
-    best = logits.argmax(-1, keepdim=True)
-    is_repeated = ((ids == best) & repeated).any(-1, keepdim=True)
+    """Return the logits `[B, C, V]` with the argmax at -inf where it is repeated, so that greedy rows take the second.
+
+    An argmax that is the only allowed id stays. `ids` `[B, C, W]` are the last generated ids, and `repeated`
+    `[B, C, W]` those of them that are repeated.
+    """
+    argmax = logits.argmax(-1, keepdim=True)
+    is_repeated = ((ids == argmax) & repeated).any(-1, keepdim=True)
     has_other = (logits > -torch.inf).sum(-1, keepdim=True) > 1
-    mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, best, is_repeated & has_other)
+    mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, argmax, is_repeated & has_other)
     return logits.masked_fill(mask, -torch.inf)
 
 
 def apply_repetition_penalty(logits: Tensor, context: GenerationContext, penalty: Tensor) -> Tensor:
-    """Divide positive and multiply negative logits of ids seen on the node's own path (Keskar et al. 2019, CTRL).
+    """Penalise ids that occur before a scored position: divide their positive logits, multiply their negative ones.
+
+    Keskar et al. 2019, CTRL.
 
     Args:
         logits (Tensor): `[B, C, V]`.
-        context (GenerationContext): ids of every path.
-        penalty (Tensor): `[B]`.
+        context (GenerationContext): tokens before every scored position, prompt included.
+        penalty (Tensor): `[B]` repetition penalty of every batch row.
+
+    Returns:
+        Tensor: `[B, C, V]`.
     """
-    rows, columns, vocab_size = logits.shape
-    committed = torch.zeros(rows, vocab_size + 1, dtype=torch.bool, device=logits.device)
+    num_rows, num_positions, vocab_size = logits.shape
+    # masks [B, V + 1] and [B, C, V + 1]; padding is written to the extra last entry
+    in_committed = torch.zeros(num_rows, vocab_size + 1, dtype=torch.bool, device=logits.device)
     ids = context.committed_ids.masked_fill(~context.committed_mask(), vocab_size).clamp(max=vocab_size)
-    committed.scatter_(1, ids, True)
-    seen = committed[:, None].repeat(1, columns, 1)
+    in_committed.scatter_(1, ids, True)
+    occurs = in_committed[:, None].repeat(1, num_positions, 1)
     path_ids = context.path_ids.clamp(max=vocab_size).masked_fill(~context.path_mask(), vocab_size)
-    seen.scatter_(2, path_ids, True)
-    strength = penalty[:, None, None]
-    return torch.where(seen[..., :vocab_size], torch.where(logits > 0, logits / strength, logits * strength), logits)
+    occurs.scatter_(2, path_ids, True)
+    penalty = penalty[:, None, None]
+    return torch.where(occurs[..., :vocab_size], torch.where(logits > 0, logits / penalty, logits * penalty), logits)

@@ -41,7 +41,7 @@ class TokenDistribution:
         return self.logits if self.pre_filter_logits is None else self.pre_filter_logits
 
     def with_temperature(self, temperature: float) -> TokenDistribution:
-        """Return the distribution at another temperature, relative to its own."""
+        """Return the distribution with its logits divided by `temperature`, once more."""
         return self if temperature == 1 else replace(self, logits=self.logits / temperature)
 
     @cached_property
@@ -55,17 +55,17 @@ class TokenDistribution:
         return self.logits.softmax(-1)
 
     def is_allowed(self, indices: Tensor, ids: Tensor) -> Tensor:
-        """Return which tokens have a nonzero probability where they were sampled.
+        """Return `[B, K]` bool: tokens that have a nonzero probability where they were sampled.
+
+        It is False for tokens that were sampled although the grammar and the filters allow none.
 
         Args:
-            indices (Tensor): `[B, K]` tree index of every token; -1 was checked by the pass that sampled it.
+            indices (Tensor): `[B, K]` tree index that every token was sampled at; -1 for an earlier pass, which checked
+                it then.
             ids (Tensor): `[B, K]` token ids.
-
-        Returns:
-            Tensor: `[B, K]` bool. If no token is allowed at an index, the one that was sampled is not.
         """
-        rows = cached_arange(len(ids), ids.device)[:, None]
-        return self.logits[rows, indices, ids].isfinite() | (indices < 0)
+        batch_rows = cached_arange(len(ids), ids.device)[:, None]
+        return self.logits[batch_rows, indices, ids].isfinite() | (indices < 0)
 
     def sample(self, positions: NoisePositions) -> Tensor:
         """Sample token ids `[B, C]` with the Gumbel noise at `positions`."""
@@ -73,19 +73,22 @@ class TokenDistribution:
 
     @property
     def processed_outputs(self) -> Tensor:
-        """Return the tensor `[B, C, …]` that `Sampler.from_processed` rebuilds this distribution from."""
+        """Return the logits `[B, C, V]`, from which `Sampler.from_processed` rebuilds this distribution."""
         return self.logits
 
     def argmax_with_noise(self, noise: Tensor | None) -> Tensor:
-        """Return the ids `[B, C]` that Gumbel noise `[B, C, V]` selects (None: no noise); ties go to the lower id."""
+        """Return the ids `[B, C]` of the largest logits after adding Gumbel noise `[B, C, V]` (None: no noise).
+
+        Ties go to the lower id.
+        """
         return (self.logits if noise is None else self.logits + noise).argmax(-1)
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Grammar of a model and processors of its logits.
+    """Logits processors of a model: grammar, constraints of its checkpoint, and the sampling parameters of requests.
 
-    The grammar is a table of states: `allowed_tokens` has one row per state, and every scored position is in one state.
+    The grammar is a table: `allowed_tokens` has one row per grammar state, and every scored position is in one state.
     """
 
     allowed_tokens: Tensor | None = None  # [states, V] bool; None allows all
@@ -105,46 +108,57 @@ class Sampler:
 
     @cached_property
     def forced_token_per_state(self) -> Tensor:
-        """Return the only allowed id of every state, `[states]`; -1 where there are several."""
+        """Return the only id that each grammar state allows, `[states]`; -1 where there are several."""
         assert self.allowed_tokens is not None
         return torch.where(self.allowed_tokens.sum(1) == 1, self.allowed_tokens.int().argmax(1), -1)
 
     def grammar_states(self, context: GenerationContext) -> Tensor:
-        """Return the grammar state `[B, C]` of every scored position."""
+        """Return the grammar state `[B, C]` of every scored position, an index into `allowed_tokens`."""
         assert self.allowed_tokens is not None
         return context.positions % len(self.allowed_tokens) if self.state_fn is None else self.state_fn(context)
 
     def restrict_to(self, ids: Tensor) -> Sampler:
-        """Return the sampler for logits of the ids `[K]` alone; valid only if it does not depend on history."""
+        """Return a sampler for logits `[B, C, K]` of the token ids `ids` `[K]` only.
+
+        Valid only if this sampler does not depend on history, because token ids are numbered differently there.
+        """
         allowed = None if self.allowed_tokens is None else self.allowed_tokens[:, ids]
         return replace(self, allowed_tokens=allowed, stop_token_mask=None)
 
     @property
     def has_several_states(self) -> bool:
-        """Return True if positions may be in different grammar states."""
+        """Return True if the grammar has more than one state, so that positions may differ."""
         return self.allowed_tokens is not None and len(self.allowed_tokens) > 1
 
     def states_if_needed(self, context: GenerationContext | None, precomputed: Tensor | None = None) -> Tensor | None:
-        """Return the grammar states, computed unless `precomputed`; None if there is only one."""
+        """Return the grammar states `[B, C]`: `precomputed` ones if given, else computed; None if there is only one.
+
+        `context` is required if they are computed.
+        """
         if precomputed is not None or not self.has_several_states:
             return precomputed
         return self.grammar_states(require_context(context))
 
     def precomputed_states(self, context: GenerationContext) -> Tensor | None:
-        """Return the grammar states if no token that is still to come can change them, else None.
+        """Return the grammar states `[B, C]` if they do not depend on tokens yet to be drafted, else None.
 
-        On accelerators this is not checked, since it would need a device sync; states that read a prefix of the tokens
-        are computed anew for every draft there.
+        They do not if `state_fn` reads a prefix of the generated ids and that prefix is committed. On accelerators this
+        is not checked, since it would need a device sync; None is returned there if a prefix is read at all.
         """
-        prefix = 0 if self.state_fn is None else self.num_prefix_tokens_read
-        if not self.has_several_states or prefix is None:
+        num_read = 0 if self.state_fn is None else self.num_prefix_tokens_read
+        if not self.has_several_states or num_read is None:
             return None
-        if prefix and max_without_sync(prefix - context.num_generated, prefix) > 0:
+        if num_read and max_without_sync(num_read - context.num_generated, num_read) > 0:
             return None
         return self.grammar_states(context)
 
     def depends_on_history(self, tensors: SamplingTensors, states: Tensor | None = None) -> bool:
-        """Return True if any row's distribution needs a `GenerationContext`, given grammar `states` if known."""
+        """Return True if the distributions of a batch need a `GenerationContext` besides logits.
+
+        Args:
+            tensors (SamplingTensors): sampling parameters of every batch row.
+            states (Tensor | None): `[B, C]` grammar states if they are precomputed.
+        """
         needs_states = states is None and self.has_several_states
         needs_position = self.stop_token_mask is not None and tensors.uses("min_tokens")
         needs_tokens = self.constraints is not None and self.constraints.depends_on_history
@@ -152,7 +166,7 @@ class Sampler:
         return needs_states or needs_position or needs_tokens
 
     def from_processed(self, processed_outputs: Tensor, tensors: SamplingTensors) -> TokenDistribution:
-        """Rebuild a distribution from its `processed_outputs` `[B, C, V]`."""
+        """Rebuild a distribution from its `processed_outputs` `[B, C, V]`, without the logits before filters."""
         return TokenDistribution(processed_outputs, tensors.greedy)
 
     def __call__(
@@ -162,13 +176,14 @@ class Sampler:
         context: GenerationContext | None = None,
         states: Tensor | None = None,
     ) -> TokenDistribution:
-        """Process logits into token distributions.
+        """Apply all logits processors and return the token distributions at C scored positions of every batch row.
 
         Args:
             logits (Tensor): `[B, C, V]`.
-            tensors (SamplingTensors): sampling parameters of every row.
-            context (GenerationContext | None): may be None if the sampler does not depend on history.
-            states (Tensor | None): grammar states `[B, C]`, or `[B, 1]` for all positions, where they are precomputed.
+            tensors (SamplingTensors): sampling parameters of every batch row.
+            context (GenerationContext | None): tokens before every scored position; may be None if the sampler does
+                not depend on history.
+            states (Tensor | None): grammar states `[B, C]`, or `[B, 1]` for all positions, if they are precomputed.
         """
         states = self.states_if_needed(context, states)
         unfiltered = processed = self.process_logits(logits, tensors, context, states)
@@ -186,10 +201,17 @@ class Sampler:
         context: GenerationContext | None = None,
         states: Tensor | None = None,
     ) -> TokenDistribution:
-        """Process logits as `__call__` does, but without top-k, top-p and min-p; it ranks candidates of a drafter.
+        """Process a drafter's logits as `__call__` does, but without top-k, top-p and min-p, to rank its candidates.
 
-        A filter of the drafter's own distribution would discard tokens that the target may well choose, and gain
-        nothing: the noise is shared, and unlikely ids rank low anyhow.
+        A filter of the drafter's distribution would discard tokens that the target may sample, without any gain, since
+        unlikely ids rank low under shared noise anyhow.
+
+        Args:
+            logits (Tensor): `[B, C, V]` of the drafter.
+            tensors (SamplingTensors): sampling parameters of every batch row.
+            context (GenerationContext | None): tokens before every position; may be None if the sampler does not
+                depend on history.
+            states (Tensor | None): grammar states `[B, C]` or `[B, 1]`, if they are precomputed.
         """
         processed = self.process_logits(logits, tensors, context, self.states_if_needed(context, states))
         if tensors.max_repeat_window:
@@ -199,12 +221,21 @@ class Sampler:
     def process_logits(
         self, logits: Tensor, tensors: SamplingTensors, context: GenerationContext | None, states: Tensor | None
     ) -> Tensor:
-        """Mask and penalise logits `[B, C, V]`, and divide them by temperature."""
+        """Return the logits `[B, C, V]` after all processors but top-k, top-p, min-p and repetition-aware sampling.
+
+        In this order: grammar, min_tokens, repetition penalty, constraints of the checkpoint, temperature.
+
+        Args:
+            logits (Tensor): `[B, C, V]`.
+            tensors (SamplingTensors): sampling parameters of every batch row.
+            context (GenerationContext | None): tokens before every scored position, if a processor needs them.
+            states (Tensor | None): grammar states `[B, C]` or `[B, 1]`; None if there is only one.
+        """
         bias = None
         if self.allowed_tokens is None:
             processed = logits.float()
         else:
-            # an embedding lookup copies whole rows of the table at once
+            # an embedding lookup copies whole rows of the table, which is faster than indexing
             bias = self.grammar_bias if states is None else F.embedding(states, self.grammar_bias)
             processed = logits + bias
         if self.stop_token_mask is not None and tensors.uses("min_tokens"):
@@ -214,12 +245,12 @@ class Sampler:
             processed = apply_repetition_penalty(processed, require_context(context), tensors.repetition_penalty)
         if self.constraints is not None:
             processed = self.constraints(processed, bias, context)
-        if any(row.temperature not in (0, 1) for row in tensors.distinct_params):
+        if any(params.temperature not in (0, 1) for params in tensors.distinct_params):
             processed = processed / tensors.temperature[:, None, None]
         return processed
 
 
 def require_context(context: GenerationContext | None) -> GenerationContext:
-    """Return `context`, which a sampler that depends on history must be given."""
+    """Return `context`, which must not be None if the sampler depends on history."""
     assert context is not None, "this sampler depends on history"
     return context

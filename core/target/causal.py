@@ -29,26 +29,26 @@ from polydraft.core.verification import VerificationResult
 
 @dataclass(frozen=True)
 class PromptInputs:
-    """One request: prompt of every guidance branch, token limit, seed and sampling parameters.
+    """Prompt of one request in every guidance branch, with token limit, seed and sampling parameters.
 
-    The last id of a branch is its root: its KV entries are written in the pass that scores the first draft.
+    The last id of a branch is the root of the first draft: the pass that scores the draft writes its KV entries.
     """
 
-    branch_token_ids: tuple[tuple[int, ...], ...]  # the conditional branch first, then what guidance leads away from
+    branch_token_ids: tuple[tuple[int, ...], ...]  # of the conditional branch, then of those guidance leads away from
     max_new_tokens: int
     seed: int = 0
-    segment: int = 0  # which of several generations with this seed, such as the sentences of one text
-    # whatever else the model's forward reads a prompt with, such as pixel values
+    segment: int = 0  # index among several generations with this seed, such as the sentences of one text
+    # further keyword arguments of the model's forward for the prompt, such as pixel values
     model_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     sampling_params: SamplingParams = SamplingParams()
 
 
 @dataclass(frozen=True)
 class PrefillOutput:
-    """Result of a prefill, for drafters; entries beyond a branch's own length are undefined."""
+    """Result of a prefill of B prompts in R guidance branches, for drafters; values at padding are undefined."""
 
-    ids: Tensor  # [B*R, L]
-    branch_lens: Tensor  # [B, R]
+    ids: Tensor  # [B*R, L] prompt ids, right-padded
+    branch_lens: Tensor  # [B, R] prompt lengths
     hidden_states: Tensor  # [B, R, L, D] of the last layer
     embeddings: Tensor | None = None  # [B, R, L, D] input of the first layer, where it is not the embedding of the ids
 
@@ -62,15 +62,18 @@ class PrefillOutput:
         return self.ids.unflatten(0, self.branch_lens.shape).gather(2, self.branch_lens[..., None] - 1)[..., 0]
 
     def is_finite(self) -> Tensor:
-        """Return `[B, 1]` bool: True where all hidden states that the first token depends on are finite."""
+        """Return `[B, 1]` bool: True if all hidden states before the root are finite, in all branches."""
         positions = cached_arange(self.hidden_states.shape[2], self.hidden_states.device)
-        unused = positions >= self.branch_lens[..., None] - 1
-        return (self.hidden_states.isfinite().all(-1) | unused).flatten(1).all(1, keepdim=True)
+        is_unused = positions >= self.branch_lens[..., None] - 1  # [B, R, L], root and padding
+        return (self.hidden_states.isfinite().all(-1) | is_unused).flatten(1).all(1, keepdim=True)
 
     def hidden_before_root(self) -> Tensor:
-        """Return the hidden state that predicted the root, `[B, R, D]`; zeros where the prompt is the root alone."""
-        last = (self.branch_lens - 2).clamp(min=0)[..., None, None].expand(-1, -1, 1, self.hidden_states.shape[-1])
-        return self.hidden_states.gather(2, last)[:, :, 0] * (self.branch_lens > 1)[..., None]
+        """Return the hidden states of the last but one prompt token, `[B, R, D]`; zeros if the prompt has one token.
+
+        The last token, the root of the first draft, was predicted from them.
+        """
+        index = (self.branch_lens - 2).clamp(min=0)[..., None, None].expand(-1, -1, 1, self.hidden_states.shape[-1])
+        return self.hidden_states.gather(2, index)[:, :, 0] * (self.branch_lens > 1)[..., None]
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,16 @@ class TargetOutput:
 
 
 class CausalTarget:
-    """Target over a transformers `…ForCausalLM`.
+    """Target model: an unmodified transformers `…ForCausalLM` that scores draft trees over a KV cache.
 
     Args:
-        model (PreTrainedModel): Is put in evaluation mode and prepared for inference.
+        model (PreTrainedModel): Is put in evaluation mode, and its linear layers are prepared for inference.
         guided (bool): Give every row two guidance branches, a conditional and an unconditional one.
         context (int | None): Most positions of a row; None: the model's own limit.
     """
 
     def __init__(self, model: PreTrainedModel, *, guided: bool = False, context: int | None = None) -> None:
+        """Prepare the model for decoding, in place."""
         self.model, self.num_branches = model.eval(), 2 if guided else 1
         prepare_linears(model)
         self.config = model.config.get_text_config()
@@ -99,31 +103,32 @@ class CausalTarget:
         self.scale_logits = logit_scaling_fn(self.config)
 
     def build_decoder(self, model: PreTrainedModel) -> TreeDecoder:
-        """Return the model's backbone as a `TreeDecoder`."""
+        """Return the model's backbone (the model without LM head) as a decoder that can run draft trees."""
         decoder = model.get_decoder()
         return TreeDecoder(model.base_model if decoder is model else decoder, self.config)
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of ids that get a logit."""
+        """Return the number of token ids that get a logit."""
         return self.config.vocab_size
 
     @property
     def prompt_vocab_size(self) -> int:
-        """Return the number of ids that prompts may have."""
+        """Return the number of token ids V that may occur in prompts, ids 0 … V - 1."""
         return self.vocab_size
 
     @property
     def num_token_ids(self) -> int:
-        """Return the number of ids that rows may hold, generated or of prompts."""
+        """Return the number of token ids that may occur in a row, in its prompt or among generated tokens."""
         return self.vocab_size
 
     @property
     def device(self) -> torch.device:
+        """Return the device of the model's inputs."""
         return self.model.device
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the input embeddings of ids."""
+        """Return the input embeddings `[..., D]` of token ids `[...]`."""
         return self.model.get_input_embeddings()(ids)
 
     @cached_property
@@ -133,40 +138,47 @@ class CausalTarget:
         return lm_head
 
     def compute_logits(self, hidden_states: Tensor, lm_head: nn.Module | None = None) -> Tensor:
-        """Return the logits of hidden states `[..., D]`, scaled as the model family does.
+        """Return the logits of hidden states, scaled or capped as the model's own forward does.
 
         Args:
             hidden_states (Tensor): `[..., D]`.
             lm_head (nn.Module | None): Result of `restrict_lm_head`; None: the model's own.
+
+        Returns:
+            Tensor: `[..., V]`, for the ids of the LM head.
         """
         logits = (self.lm_head if lm_head is None else lm_head)(hidden_states)
-        return self.scale_logits(logits.to(hidden_states.device))  # it may be on another device than the last layer
+        # the LM head may be on another device than the last layer
+        return self.scale_logits(logits.to(hidden_states.device))
 
     def restrict_lm_head(self, ids: Tensor) -> nn.Module:
-        """Return an LM head that computes the logits of `ids` alone, for `compute_logits`."""
+        """Return an LM head that computes only the logits of the token ids `ids` `[K]`, for `compute_logits`."""
         lm_head: Any = self.lm_head
         return build_linear(dense_weight(lm_head)[ids], None if lm_head.bias is None else lm_head.bias.detach()[ids])
 
     def guidance_scales(self, guidance_scale: Tensor, positions: Tensor) -> Tensor | None:
-        """Return guidance scales that depend on the position, `[B, R-1, N]`, from every branch to the one before it.
+        """Return the guidance scales of a model family that varies them by position or branch.
 
         Args:
-            guidance_scale (Tensor): `[B]`, the requested one.
-            positions (Tensor): `[B, N]`, indices of generated tokens.
+            guidance_scale (Tensor): `[B]`, the requested scale of every batch row.
+            positions (Tensor): `[B, N]`, indices of the generated tokens.
 
         Returns:
-            None if `guidance_scale` holds for all branches and positions.
+            Tensor | None: `[B, R-1, N]`; entry r is the scale of the difference between guidance branches r and r + 1.
+                None, as here, if the requested scale holds for all positions and branches.
         """
         return None
 
     def apply_guidance(self, logits: Tensor, sampling_tensors: SamplingTensors, positions: Tensor) -> Tensor:
-        """Apply classifier-free guidance: start at the last branch and go `scale` times the way to each one before it.
+        """Combine the logits of all guidance branches by classifier-free guidance.
 
-        Ho and Salimans 2022; with three branches Brooks et al. 2023, InstructPix2Pix, arXiv 2211.09800, section 3.2.
+        To the logits of the last (unconditional) branch, `scale * (logits[r] - logits[r + 1])` is added for every
+        branch r before it (Ho and Salimans 2022; with three branches Brooks et al. 2023, InstructPix2Pix, arXiv
+        2211.09800, section 3.2).
 
         Args:
-            logits (Tensor): `[B, R, N, V]`.
-            sampling_tensors (SamplingTensors): Sampling parameters of the rows.
+            logits (Tensor): `[B, R, N, V]`, guidance branch 0 being the conditional one.
+            sampling_tensors (SamplingTensors): Sampling parameters of the batch rows.
             positions (Tensor): `[B, N]`, indices of the generated tokens that the logits are for.
 
         Returns:
@@ -175,21 +187,23 @@ class CausalTarget:
         logits = logits.float()
         if logits.shape[1] == 1:
             return logits[:, 0]
-        branches, by_position = logits.unbind(1), self.guidance_scales(sampling_tensors.guidance_scale, positions)
-        scales = sampling_tensors.guidance_scale[:, None, None] if by_position is None else by_position
-        scales = scales.expand(-1, len(branches) - 1, -1)[..., None]  # [B, R-1, N or 1, 1]
-        guided = branches[-1]
-        for index, (branch, other) in enumerate(pairwise(branches)):
-            guided = (branch - other).mul_(scales[:, index]).add_(guided)
-        if by_position is None and all(row.guidance_scale != 1 for row in sampling_tensors.distinct_params):
+        branch_logits = logits.unbind(1)
+        scales_by_position = self.guidance_scales(sampling_tensors.guidance_scale, positions)
+        scales = sampling_tensors.guidance_scale[:, None, None] if scales_by_position is None else scales_by_position
+        scales = scales.expand(-1, len(branch_logits) - 1, -1)[..., None]  # [B, R-1, N or 1, 1]
+        guided = branch_logits[-1]
+        for index, (current, following) in enumerate(pairwise(branch_logits)):
+            guided = (current - following).mul_(scales[:, index]).add_(guided)
+        if scales_by_position is None and all(row.guidance_scale != 1 for row in sampling_tensors.distinct_params):
             return guided
-        # scale 1 is the conditional branch itself, bit for bit
-        return torch.where((scales == 1).all(1), branches[0], guided)
+        # at scale 1 the result is the conditional branch itself, without the rounding errors of the sum
+        return torch.where((scales == 1).all(1), branch_logits[0], guided)
 
     def empty_state(self) -> BatchState:
-        """Return a state without rows."""
+        """Return a batch state without rows."""
 
         def empty(*shape: int) -> Tensor:
+            """Return an int64 tensor, of which a dimension is 0."""
             return torch.zeros(*shape, dtype=torch.long, device=self.device)
 
         return BatchState(
@@ -205,7 +219,7 @@ class CausalTarget:
         )
 
     def check_prompts(self, prompts: list[PromptInputs]) -> None:
-        """Check prompts before anything is computed.
+        """Check that prompts have tokens, known ids only, and room for their new tokens in the context.
 
         Raises:
             InvalidArgument: A prompt is empty, too long, or has unknown ids.
@@ -229,36 +243,48 @@ class CausalTarget:
                 )
 
     def find_unknown_id(self, ids: Iterable[int]) -> int | None:
-        """Return the first of a prompt's ids that the model has no embedding for, or None."""
+        """Return the first of the ids of a prompt that the model has no embedding for, or None."""
         return next((token for token in ids if token >= self.num_token_ids), None)
 
     def check_memory(self, state: BatchState, prompts: list[PromptInputs]) -> None:
         """Check that the KV cache of `prompts` and all their new tokens fits in free memory.
 
+        Args:
+            state (BatchState): State that rows for the prompts will be appended to.
+            prompts (list[PromptInputs]): New prompts.
+
         Raises:
             InvalidArgument: It does not.
         """
-        longest = max(max(map(len, prompt.branch_token_ids)) + prompt.max_new_tokens for prompt in prompts)
-        needed = len(prompts) * self.num_branches * round_up_to_blocks(longest) * self.network.kv_bytes_per_position
-        free = free_memory_bytes(self.device)
-        if free is not None and needed > free:
+        max_len = max(max(map(len, prompt.branch_token_ids)) + prompt.max_new_tokens for prompt in prompts)
+        num_bytes = len(prompts) * self.num_branches * round_up_to_blocks(max_len) * self.network.kv_bytes_per_position
+        free_bytes = free_memory_bytes(self.device)
+        if free_bytes is not None and num_bytes > free_bytes:
             raise InvalidArgument(
-                f"{len(prompts)} rows of up to {longest} positions need {needed / 1e9:.1f} GB of memory and "
-                f"{free / 1e9:.1f} GB are free; ask for fewer rows or tokens."
+                f"{len(prompts)} rows of up to {max_len} positions need {num_bytes / 1e9:.1f} GB of memory and "
+                f"{free_bytes / 1e9:.1f} GB are free; ask for fewer rows or tokens."
             )
 
     def prefill(self, state: BatchState, prompts: list[PromptInputs]) -> PrefillOutput:
-        """Append rows for `prompts` to `state`, with KV entries of all but the last id of every branch.
+        """Append a batch row per prompt to `state`, run the model over the prompts and write their KV entries.
+
+        Args:
+            state (BatchState): Is changed. Of every branch all ids but the last count as cached; the pass that scores
+                the first draft writes the KV entries of the last.
+            prompts (list[PromptInputs]): New prompts.
+
+        Returns:
+            PrefillOutput: Ids and hidden states of the prompts.
 
         Raises:
             InvalidArgument: A prompt cannot be used, or memory is too small; `state` is unchanged.
         """
         self.check_prompts(prompts)
         self.check_memory(state, prompts)
-        branches = [prompt.branch_token_ids[: self.num_branches] for prompt in prompts]
-        unpadded = [torch.tensor(branch) for row in branches for branch in row]
-        ids = nn.utils.rnn.pad_sequence(unpadded, batch_first=True).to(self.device)
-        host_lens = [[len(branch) for branch in row] for row in branches]
+        branch_ids = [prompt.branch_token_ids[: self.num_branches] for prompt in prompts]
+        unpadded = [torch.tensor(ids_of_branch) for row in branch_ids for ids_of_branch in row]
+        ids = nn.utils.rnn.pad_sequence(unpadded, batch_first=True).to(self.device)  # [B*R, L]
+        host_lens = [[len(ids_of_branch) for ids_of_branch in row] for row in branch_ids]
         branch_lens = torch.tensor(host_lens, device=self.device)
         tokens = self.pad_prompt_tokens(ids[:: self.num_branches])
         max_new_tokens = torch.tensor([prompt.max_new_tokens for prompt in prompts], device=self.device)
@@ -276,49 +302,73 @@ class CausalTarget:
             is_finite=zeros[:, None] == 0,
         )
         state.append_rows(new)
-        before, rows = len(state) - len(prompts), state.cache.add_rows(len(prompts))
+        first_new_row, cache_rows = len(state) - len(prompts), state.cache.add_rows(len(prompts))
         try:
-            output = self.run_prefill(state, prompts, ids, branch_lens, rows)
+            output = self.run_prefill(state, prompts, ids, branch_lens, cache_rows)
             assert state.is_finite is not None
-            state.is_finite[before:] = output.is_finite()
+            state.is_finite[first_new_row:] = output.is_finite()
             return output
-        except BaseException:  # no request would own the rows
-            state.remove_rows(RowRemoval.from_rows(range(before, len(state)), len(state)))
+        except BaseException:  # no request would own the new rows
+            state.remove_rows(RowRemoval.from_rows(range(first_new_row, len(state)), len(state)))
             raise
 
     def root_embeddings(self, prompts: list[PromptInputs]) -> Tensor | None:
-        """Return `BatchState.root_embeddings` of new rows; None if ids determine the embeddings."""
+        """Return the input embeddings of the prompts' last tokens, `[B, R, D]`; None if ids determine them, as here."""
         return None
 
     def ids_to_tokens(self, ids: Tensor) -> Tensor:
-        """Convert prompt ids to loop tokens, for targets that number generated ids on their own."""
+        """Convert prompt ids to the tokens of the decoding loop, of the same shape.
+
+        Subclasses override it whose generated tokens are numbered differently from the model's ids, or are no ids.
+        """
         return ids
 
     def tokens_to_ids(self, tokens: Tensor) -> Tensor:
-        """Convert loop tokens, generated ones included, to prompt ids."""
+        """Convert tokens of the decoding loop, prompt and generated ones, to ids of the model, of the same shape.
+
+        It is the inverse of `ids_to_tokens`.
+        """
         return tokens
 
     def pad_prompt_tokens(self, ids: Tensor) -> Tensor:
-        """Return the loop tokens of prompts `[B, L]`, right-padded to whole blocks, `[B, blocks of L, …]`."""
+        """Convert prompt ids to the initial `BatchState.tokens`, with room for some generated tokens.
+
+        Args:
+            ids (Tensor): `[B, L]` prompt ids of the conditional branches, right-padded.
+
+        Returns:
+            Tensor: `[B, L', …]` tokens of the decoding loop, right-padded to L', L rounded up to whole key blocks.
+        """
         return nn.functional.pad(self.ids_to_tokens(ids), (0, round_up_to_blocks(ids.shape[1]) - ids.shape[1]))
 
     def run_prefill(
         self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
     ) -> PrefillOutput:
-        """Run the model over prompts and write their KV entries.
+        """Run the model over new prompts and write their KV entries.
 
         Args:
             state (BatchState): Already has rows for the prompts.
-            prompts (list[PromptInputs]): As given by the caller.
-            ids (Tensor): `[B*R, L]`, right-padded.
-            lengths (Tensor): `[B, R]`.
-            rows (slice): Physical rows of the KV cache to fill.
+            prompts (list[PromptInputs]): The B prompts.
+            ids (Tensor): `[B*R, L]` their ids in all branches, right-padded.
+            lengths (Tensor): `[B, R]` lengths of the branches.
+            rows (slice): Physical rows of the KV cache to write to.
+
+        Returns:
+            PrefillOutput: Ids and hidden states of the prompts.
         """
         hidden_states = self.network.prefill(state.cache, ids, rows)
         return PrefillOutput(ids, lengths, hidden_states.unflatten(0, lengths.shape))
 
     def score(self, state: BatchState, draft: Draft) -> TargetOutput:
-        """Run one forward pass over the root and all draft nodes of every row."""
+        """Run one forward pass over the root and all draft nodes of every batch row, and write their KV entries.
+
+        Args:
+            state (BatchState): Committed state; its committed tokens are not changed.
+            draft (Draft): One draft tree per batch row.
+
+        Returns:
+            TargetOutput: Logits and hidden states at root and nodes.
+        """
         state.ensure_capacity(draft.num_slots)
         tokens, num_cached = torch.cat([state.root_tokens(), draft.tokens], 1), state.num_cached()
         inputs = self.backbone_inputs(state, tokens)
@@ -327,40 +377,70 @@ class CausalTarget:
         else:
             hidden_states = self.network.forward_scattered(state.cache, inputs, draft.parallel_rows, num_cached)
         hidden_states = hidden_states.unflatten(0, state.branch_prompt_lens.shape)
-        positions = state.num_generated[:, None] + draft.depth
+        positions = state.num_generated[:, None] + draft.depth  # [B, N+1], of the tokens that the logits predict
         return TargetOutput(self.compute_outputs(hidden_states, state.sampling_tensors, positions), hidden_states)
 
     def backbone_inputs(self, state: BatchState, tokens: Tensor) -> Tensor:
-        """Return the backbone's input for root and nodes `[B, C]`: ids, or embeddings `[B*R, C, D]`."""
+        """Return the backbone's input for root and node tokens `[B, C]`: ids `[B, C]` or embeddings `[B*R, C, D]`."""
         return tokens
 
     def compute_outputs(self, hidden_states: Tensor, sampling_tensors: SamplingTensors, positions: Tensor) -> Tensor:
-        """Return `TargetOutput.outputs` of hidden states `[B, R, C, D]` for generated tokens `positions` `[B, C]`."""
+        """Compute the sampler's input from hidden states: logits after guidance.
+
+        Args:
+            hidden_states (Tensor): `[B, R, C, D]` of the last layer.
+            sampling_tensors (SamplingTensors): Sampling parameters of the batch rows.
+            positions (Tensor): `[B, C]` indices of the generated tokens that the outputs are for.
+
+        Returns:
+            Tensor: `[B, C, V]`.
+        """
         return self.apply_guidance(self.compute_logits(hidden_states), sampling_tensors, positions)
 
     def dummy_tokens(self, count: int) -> Tensor:
-        """Return `[count]` varied tokens for trial passes."""
+        """Return `[count]` different valid tokens, for passes that only test or time the model."""
         return (self.vocab_size // 3 + 5 * torch.arange(count, device=self.device)) % self.vocab_size
 
     def reference_logits(self, prompt: PromptInputs, path: list[int]) -> Tensor:
-        """Return the logits of the model's unmodified forward for the prompt's last id and `path`, `[P+1, V]`."""
+        """Return logits of the model's unmodified forward, to compare `score` with.
+
+        Args:
+            prompt (PromptInputs): Its conditional branch is used.
+            path (list[int]): P token ids that follow the prompt.
+
+        Returns:
+            Tensor: `[P+1, V]` at the prompt's last id and at the ids of `path`.
+        """
         ids = torch.tensor([[*prompt.branch_token_ids[0], *path]], device=self.device)
         return self.model(input_ids=ids, use_cache=False).logits[0, -len(path) - 1 :]
 
-    def commit(self, state: BatchState, draft: Draft, verdict: VerificationResult) -> None:
-        """Keep the KV entries of the accepted path, drop the others, and append the committed tokens."""
-        if not (draft.is_chain or verdict.is_contiguous):
-            compact_accepted_path(state.cache, state.num_branches, state.num_cached(), verdict.path)
-        state.append(verdict.tokens, verdict.num_committed)
+    def commit(self, state: BatchState, draft: Draft, result: VerificationResult) -> None:
+        """Append the committed tokens to the state, and move the KV entries of accepted nodes to where they belong.
+
+        Later passes overwrite the KV entries of the other nodes.
+
+        Args:
+            state (BatchState): Is changed.
+            draft (Draft): The scored draft.
+            result (VerificationResult): Accepted path and committed tokens of every batch row.
+        """
+        if not (draft.is_chain or result.is_contiguous):
+            compact_accepted_path(state.cache, state.num_branches, state.num_cached(), result.path)
+        state.append(result.tokens, result.num_committed)
 
 
 def logit_scaling_fn(config: Any) -> Callable[[Tensor], Tensor]:
-    """Return the function by which a model family scales or caps its logits."""
+    """Return the function by which a model family scales or caps its logits, of any shape.
+
+    Args:
+        config (Any): Text configuration of transformers, whose fields give the factors.
+    """
     multiplier, divisor, softcap = (
         getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "final_logit_softcapping")
     )
 
     def scale(logits: Tensor) -> Tensor:
+        """Return scaled logits of the same shape."""
         if multiplier is not None:  # Cohere
             logits = logits * multiplier
         if divisor is not None:  # Granite

@@ -15,7 +15,10 @@ from polydraft.core.tokens import batch_gather, batch_scatter_
 
 @dataclass
 class BatchState(BatchedState):
-    """Committed rows of one target: B batch rows of R guidance branches each (R = 1 without guidance)."""
+    """Committed state of B batch rows of one target.
+
+    Every row has R guidance branches (R = 1 without guidance): its prompt in R versions, followed by the same tokens.
+    """
 
     # [B, L] int64 prompt and generated ids of the conditional branch, right-padded; or [B, L, C] latents, NaN in the
     # prompt
@@ -27,17 +30,19 @@ class BatchState(BatchedState):
     sampling_tensors: SamplingTensors
     seq_lens: list[int]  # on the host: positions of every row's longest branch
     cache: KVCache
-    # [B, R, D] embedding of every branch's last prompt token, where its id does not determine it
+    # [B, R, D] input embedding of every branch's last prompt token; None if it is the embedding of the token's id
     root_embeddings: Tensor | None = None
-    # [B, 1] bool, False where the prompt's hidden states are not finite, so that the row cannot go on; None where every
-    # pass reads the whole row anew, whose outputs show it
+    # [B, 1] bool, False where the prompt's hidden states are not finite, so that the row cannot go on; None for targets
+    # without a KV cache: their outputs are not finite either then, since every pass computes the whole row
     is_finite: Tensor | None = None
 
     def __len__(self) -> int:
+        """Return the number of batch rows B."""
         return len(self.seq_lens)
 
     @property
     def num_branches(self) -> int:
+        """Return the number of guidance branches per row, R."""
         return self.branch_prompt_lens.shape[1]
 
     @property
@@ -51,26 +56,30 @@ class BatchState(BatchedState):
         return max(self.seq_lens, default=0)
 
     def root_tokens(self) -> Tensor:
-        """Return the last committed token of every row, which has no KV entry yet, `[B, 1, …]`."""
+        """Return the root of every batch row's next draft, `[B, 1, …]`: its last committed token.
+
+        The root has no KV entry yet; the next target pass writes it.
+        """
         return batch_gather(self.tokens, self.num_tokens[:, None] - 1)
 
     def num_cached(self) -> Tensor:
-        """Return the number of positions with KV entries, all committed ones but the root, `[B, R]`."""
+        """Return the number of positions with KV entries per branch, `[B, R]`: all committed ones but the root's."""
         return self.branch_prompt_lens + (self.num_generated[:, None] - 1)
 
     def ensure_capacity(self, num_new: int) -> None:
-        """Make room for `num_new` positions after the longest row."""
+        """Enlarge KV cache and `tokens` if they do not hold `num_new` positions after the longest row."""
         self.cache.ensure_capacity(self.max_seq_len + num_new)
-        if (short := self.max_seq_len + num_new - self.tokens.shape[1]) > 0:
-            more = self.tokens.new_zeros(len(self), round_up_to_blocks(short), *self.tokens.shape[2:])
-            self.tokens = torch.cat([self.tokens, more], 1)
+        if (num_missing := self.max_seq_len + num_new - self.tokens.shape[1]) > 0:
+            padding = self.tokens.new_zeros(len(self), round_up_to_blocks(num_missing), *self.tokens.shape[2:])
+            self.tokens = torch.cat([self.tokens, padding], 1)
 
     def append(self, tokens: Tensor, counts: Tensor) -> None:
-        """Commit the first `counts[b]` tokens of every row; later commits overwrite the rest.
+        """Commit the first `counts[b]` of the given tokens to every batch row b.
 
         Args:
             tokens (Tensor): `[B, D, …]`.
-            counts (Tensor): `[B]`.
+            counts (Tensor): `[B]`, at most D.
         """
+        # all D are written, so that no shape depends on `counts`; the next commit overwrites those that do not count
         batch_scatter_(self.tokens, next_positions(self.num_tokens, tokens.shape[1]), tokens)
         self.num_generated = self.num_generated + counts

@@ -12,7 +12,7 @@ from polydraft.core.verification import VerificationResult
 
 
 class Verifier(Protocol):
-    """Verifier of drafts; which drafts it can verify is part of its entry in the registry."""
+    """Verifier of drafts; its entry in `core.methods.verifiers` lists the types of drafts that it can verify."""
 
     @property
     def guarantee(self) -> str:
@@ -20,14 +20,17 @@ class Verifier(Protocol):
 
     @property
     def uses_shared_noise(self) -> bool:
-        """Return True if it samples with shared noise, False if with fresh noise."""
+        """Return True if it samples with position-keyed noise that drafters share, False if with fresh noise."""
 
     def verify(self, draft: Draft, distribution: Any, noise: Noise, num_generated: Tensor) -> VerificationResult:
         """Accept a path of every draft tree and sample the bonus token after it.
 
         Args:
-            draft (Draft): proposed tokens.
-            distribution (TokenDistribution | LatentDistribution): the target's, at the draft's tree indices.
-            noise (Noise): noise of the batch.
-            num_generated (Tensor): `[B]` tokens that every row has generated before the draft.
+            draft (Draft): one draft tree of N nodes per batch row.
+            distribution (TokenDistribution | LatentDistribution): the target's, at the N + 1 tree indices of the draft.
+            noise (Noise): random numbers of the batch rows.
+            num_generated (Tensor): `[B]` tokens that every batch row has generated before the draft.
+
+        Returns:
+            VerificationResult: accepted path of every batch row, and the bonus token.
         """

@@ -27,29 +27,36 @@ from polydraft.core.verifiers.rules import (
 
 
 def draft_probs(draft: Draft, p: Tensor) -> Tensor:
-    """Return q `[B, N, V]`, the distribution that every node was drawn from; one-hot if the draft has none."""
+    """Return the distribution q `[B, N, V]` that every node of a chain was drawn from; one-hot if `draft.q` is None.
+
+    Args:
+        draft (Draft): chain of N nodes.
+        p (Tensor): `[B, N+1, V]` target probabilities, whose shape and type q gets.
+    """
     return one_hot(draft.tokens, p[:, 1:]) if draft.q is None else draft.q[:, : draft.size].exp()
 
 
 def accept_and_sample(draft: Draft, num_accepted: Tensor, probs: Tensor, noise: Noise) -> VerificationResult:
-    """Accept the first `num_accepted` `[B]` nodes and emit a token sampled from `probs` `[B, V]`."""
-    return accept_and_emit(draft, num_accepted, sample_with_gumbel(probs, noise.fresh_gumbel(1)[:, 0], noise.greedy))
+    """Accept the first `num_accepted` `[B]` nodes of a chain and emit a bonus token sampled from `probs` `[B, V]`."""
+    bonus = sample_with_gumbel(probs, noise.fresh_gumbel(1)[:, 0], noise.greedy)
+    return accept_and_emit(draft, num_accepted, bonus)
 
 
-def accept_and_emit(draft: Draft, num_accepted: Tensor, tokens: Tensor) -> VerificationResult:
-    """Accept the first `num_accepted` `[B]` nodes and emit `tokens` `[B]`."""
-    target_tokens = torch.zeros_like(draft.depth).scatter_(1, num_accepted[:, None], tokens[:, None])
+def accept_and_emit(draft: Draft, num_accepted: Tensor, bonus: Tensor) -> VerificationResult:
+    """Accept the first `num_accepted` `[B]` nodes of a chain, followed by the bonus tokens `[B]`."""
+    # In a chain, tree index `num_accepted` is the last accepted node; other entries are not read.
+    target_tokens = torch.zeros_like(draft.depth).scatter_(1, num_accepted[:, None], bonus[:, None])
     return accept_to_node(num_accepted, draft, target_tokens)
 
 
-def at_index(values: Tensor, index: Tensor) -> Tensor:
-    """Select one index `[B]` of values `[B, C, V]` per row, `[B, V]`."""
+def select_index(values: Tensor, index: Tensor) -> Tensor:
+    """Return `values[b, index[b]]` for every batch row b, `[B, V]`, of values `[B, C, V]` and index `[B]`."""
     return values[torch.arange(len(values), device=values.device), index]
 
 
 @dataclass(frozen=True)
 class SpeculativeSampling:
-    """Speculative sampling: accept x while u < f(x), then sample from the residual, or from p if all were accepted.
+    """Speculative sampling of chains: accept x while u < f(x), then sample from the residual, or from p if all passed.
 
     Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318), algorithm 2.
     """
@@ -61,38 +68,54 @@ class SpeculativeSampling:
 
     @property
     def guarantee(self) -> str:
+        """Return "exact" if the output has the target's distribution under this rule, else "lossy"."""
         return "exact" if self.rule.exact else "lossy"
 
     def verify(
         self, draft: Draft, distribution: TokenDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        p = verification_probs(self.rule, distribution)
+        """Accept drafted tokens up to the first rejection, then sample a token from the residual distribution.
+
+        If every token is accepted, the last one is sampled from p.
+
+        Args:
+            draft (Draft): chain of N nodes.
+            distribution (TokenDistribution): the target's, at the N + 1 tree indices of the draft.
+            noise (Noise): random numbers of the batch rows.
+            num_generated (Tensor): `[B]` tokens that every batch row has generated before the draft, unused.
+        """
+        p = verification_probs(self.rule, distribution)  # [B, N+1, V]
         if draft.size == 0:
             return accept_and_sample(draft, torch.zeros(len(p), dtype=torch.long, device=p.device), p[:, 0], noise)
+
+        # accept token x_i while u_i < f(x_i)
         q, depth = draft_probs(draft, p), draft.depth[:, 1:] - 1
-        target = self.rule.target_probs(p[:, :-1], q)
+        target = self.rule.target_probs(p[:, :-1], q)  # [B, N, V], p of every drafted token unless the rule mixes in q
         f = acceptance_probability(
             self.rule, self.exact_only_tokens, target, q, draft.tokens, depth, noise.greedy[:, None]
         )
         is_accepted = draft.valid & (noise.fresh_uniforms(draft.size) < f)
         num_accepted = is_accepted.cumprod(1).sum(1)
-        rejected_node = num_accepted.clamp(max=draft.size - 1)
+
+        # sample the token after them: from the residual after a rejection, else from p
+        rejected_node = num_accepted.clamp(max=draft.size - 1)  # [B], not used where all were accepted
         residual = residual_distribution(
             self.rule,
             self.exact_only_tokens,
-            at_index(target, rejected_node),
-            at_index(q, rejected_node),
+            select_index(target, rejected_node),
+            select_index(q, rejected_node),
             rejected_node[:, None],
         )
+        # A chain also ends before an invalid node, where nothing was rejected.
         is_rejected = (num_accepted < draft.size) & draft.valid.gather(1, rejected_node[:, None])[:, 0]
         is_rejected = is_rejected & ~noise.greedy  # greedy rows emit the argmax of p after a rejection too
-        probs = torch.where(is_rejected[:, None], residual, at_index(p, num_accepted))
+        probs = torch.where(is_rejected[:, None], residual, select_index(p, num_accepted))
         return accept_and_sample(draft, num_accepted, probs, noise)
 
 
 @dataclass(frozen=True)
 class BlockVerification:
-    """Block verification of a whole chain; exact, and never accepts less than token-by-token verification.
+    """Block verification: test the prefixes of a chain jointly; exact, and accepts no fewer tokens than token by token.
 
     Sun et al. 2024, arXiv 2403.10444.
     """
@@ -103,34 +126,53 @@ class BlockVerification:
     def verify(
         self, draft: Draft, distribution: TokenDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        p = verification_probs(RatioRule(), distribution)
+        """Accept the longest prefix that passes its test, then sample from the residual distribution after it.
+
+        Args:
+            draft (Draft): chain of N nodes.
+            distribution (TokenDistribution): the target's, at the N + 1 tree indices of the draft.
+            noise (Noise): random numbers of the batch rows.
+            num_generated (Tensor): `[B]` tokens that every batch row has generated before the draft, unused.
+        """
+        p = verification_probs(RatioRule(), distribution)  # [B, N+1, V]
         if draft.size == 0:
             return accept_and_sample(draft, torch.zeros(len(p), dtype=torch.long, device=p.device), p[:, 0], noise)
         q = draft_probs(draft, p)
-        num_nodes = draft.valid.cumprod(1).sum(1)  # rows may have shorter drafts
+        num_nodes = draft.valid.cumprod(1).sum(1)  # [B], batch rows may have shorter drafts
         weight = block_weights(p, q, draft)  # [B, N + 1], π_0 … π_N
-        residual = (weight[:, :-1, None] * p[:, :-1] - q).clamp(min=0)  # after node i, i < N
-        mass = residual.sum(-1)
-        total = mass + 1 - weight[:, :-1]
-        h = torch.where(total > 0, mass / total.clamp(min=torch.finfo(p.dtype).tiny), 1.0)
-        h = torch.nn.functional.pad(h, (0, 1))
-        index = torch.arange(draft.size + 1, device=p.device)
-        h = torch.where(index == num_nodes[:, None], weight, torch.where(index < num_nodes[:, None], h, 0))
-        passed = noise.fresh_uniforms(draft.size + 1) <= h
-        num_accepted = last_passed(passed)
-        residuals = normalise_or(torch.nn.functional.pad(residual, (0, 0, 0, 1)), p)
+
+        # h_i, the probability that the prefix of i nodes passes: M_i / (M_i + 1 - π_i) with the residual's mass M_i
+        # after node i; π_N for the whole draft; 0 beyond it
+        residual = (weight[:, :-1, None] * p[:, :-1] - q).clamp(min=0)  # [B, N, V]
+        residual_mass = residual.sum(-1)  # [B, N]
+        denominator = residual_mass + 1 - weight[:, :-1]
+        tiny = torch.finfo(p.dtype).tiny
+        h = torch.where(denominator > 0, residual_mass / denominator.clamp(min=tiny), 1.0)
+        h = torch.nn.functional.pad(h, (0, 1))  # [B, N + 1]
+        prefix_len = torch.arange(draft.size + 1, device=p.device)
+        h = torch.where(prefix_len == num_nodes[:, None], weight, torch.where(prefix_len < num_nodes[:, None], h, 0))
+        num_accepted = last_true_index(noise.fresh_uniforms(draft.size + 1) <= h)
+
+        # sample the token after the prefix: from p after the whole draft, else from the residual
+        residual = normalise_or(torch.nn.functional.pad(residual, (0, 0, 0, 1)), p)  # [B, N + 1, V]
         all_accepted = (num_accepted == num_nodes)[:, None]
-        probs = torch.where(all_accepted, at_index(p, num_accepted), at_index(residuals, num_accepted))
+        probs = torch.where(all_accepted, select_index(p, num_accepted), select_index(residual, num_accepted))
         return accept_and_sample(draft, num_accepted, probs, noise)
 
 
-def last_passed(passed: Tensor) -> Tensor:
-    """Return the last index that passed `[B, N + 1]`, whatever failed before it; 0 if none did."""
+def last_true_index(passed: Tensor) -> Tensor:
+    """Return the last index `[B]` at which `passed` `[B, N + 1]` is true; 0 if it never is."""
     return torch.where(passed, torch.arange(passed.shape[1], device=passed.device), 0).amax(1)
 
 
 def block_weights(p: Tensor, q: Tensor, draft: Draft) -> Tensor:
-    """Return π_i = min(1, π_(i-1) p(x_i) / q(x_i)), `[B, N + 1]`."""
+    """Return the weights π_0 = 1, π_i = min(1, π_(i-1) p(x_i) / q(x_i)) of block verification, `[B, N + 1]`.
+
+    Args:
+        p (Tensor): `[B, N + 1, V]` target probabilities.
+        q (Tensor): `[B, N, V]` draft probabilities.
+        draft (Draft): chain of the tokens x_1 … x_N.
+    """
     ratios = gather_last(p[:, :-1], draft.tokens) / gather_last(q, draft.tokens)
     weights = [torch.ones_like(ratios[:, 0])]
     for index in range(draft.size):

@@ -29,7 +29,7 @@ def nearest_codes(codebook: Tensor, k: int) -> Tensor:
         )
     table = torch.full((len(codebook), k), -1, device=codebook.device)
     codes = codebook[ids].float()
-    for chunk in ids.split(512):
+    for chunk in ids.split(512):  # a matrix of all pairs may not fit into memory
         distance = torch.cdist(codebook[chunk].float(), codes)
         distance[chunk[:, None] == ids] = torch.inf  # a code is no neighbour of itself
         table[chunk] = ids[distance.topk(k, largest=False).indices]
@@ -37,26 +37,27 @@ def nearest_codes(codebook: Tensor, k: int) -> Tensor:
 
 
 def similarity_groups(codebook: Tensor, theta: float) -> Tensor:
-    """Return G(t), the codes whose cosine similarity to t is above theta.
+    """Return the group G(t) of every id t: t itself and the codes whose cosine similarity to t is above theta.
 
     Args:
-        codebook (Tensor): `[V, D]` embeddings, NaN for ids that are no codes, which are groups of their own.
-        theta (float): cosine similarity.
+        codebook (Tensor): `[V, D]` embeddings of ids; NaN for ids that are no codes, whose group is the id alone.
+        theta (float): cosine similarity, -1 to 1.
 
     Returns:
-        Tensor: `[V, m]` int64, t itself, then the nearest first; -1 is padding. t is in G(s) where s is in G(t).
+        Tensor: `[V, m]` int64, in row t the ids of G(t): t itself, then the nearest first, then -1 as padding. The
+            relation is symmetric: t is in G(s) if s is in G(t).
     """
     ids = codebook.isfinite().all(-1).nonzero().squeeze(-1)
     codes = torch.nn.functional.normalize(codebook[ids].double(), dim=-1)
-    chunks = []
+    groups_by_chunk = []  # chunks of 512 codes, because a matrix of all pairs may not fit into memory
     for start, chunk in zip(range(0, len(ids), 512), codes.split(512), strict=True):
-        cosine = chunk @ codes.T
-        cosine.diagonal(start).fill_(2)
+        cosine = chunk @ codes.T  # [512, number of codes]
+        cosine.diagonal(start).fill_(2)  # so that every code is the first of its own group
         nearest = cosine.topk(int((cosine > theta).sum(1).max()))
-        chunks.append(ids[nearest.indices].masked_fill(nearest.values <= theta, -1))
-    width = max((chunk.shape[1] for chunk in chunks), default=1)
-    table = torch.full((len(codebook), width), -1, device=codebook.device)
+        groups_by_chunk.append(ids[nearest.indices].masked_fill(nearest.values <= theta, -1))
+    max_size = max((groups.shape[1] for groups in groups_by_chunk), default=1)
+    table = torch.full((len(codebook), max_size), -1, device=codebook.device)
     table[:, 0] = torch.arange(len(codebook), device=codebook.device)
-    for chunk, chunk_ids in zip(chunks, ids.split(512), strict=True):
-        table[chunk_ids, : chunk.shape[1]] = chunk
+    for groups, chunk_ids in zip(groups_by_chunk, ids.split(512), strict=True):
+        table[chunk_ids, : groups.shape[1]] = groups
     return table

@@ -1,8 +1,9 @@
-"""Verification of several open image rows at once with shared noise (`core.drafters.jacobi.parallel_rows`).
+"""Verification of several open image rows in one pass with shared noise (`core.drafters.jacobi.parallel_rows`).
 
-A row continues while its guesses are the tokens that the target samples, then takes the target's own token. Tokens that
-are settled before the rows above are complete are committed later without another check: that makes it lossy, whatever
-the match rule.
+Open image rows are the next rows of the image, which are decoded side by side. In each of them guesses are accepted
+while they are the tokens that the target samples, then the target's own token is taken; such tokens are settled.
+Tokens that are settled before the image rows above are complete are committed later without another check: that makes
+it lossy, whatever the match rule.
 """
 
 from __future__ import annotations
@@ -21,93 +22,122 @@ from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
 
 @dataclass(frozen=True)
 class ParallelRowsVerifier(SharedNoiseVerifier):
-    """Shared-noise verifier of every open row; a match rule, if any, applies to all of them."""
+    """Shared-noise verifier of every open image row; a match rule, if any, applies to all of them."""
 
     guarantee = "lossy"
 
     def noise_positions(self, draft: Draft, noise: Noise, num_generated: Tensor) -> NoisePositions:
+        """Return shared noise at the positions of the draft's tree indices, after `num_generated` `[B]` tokens.
+
+        A node of a lower image row has a larger `depth`, in positions, than its number of ancestors in the draft.
+        """
         return noise.at_positions(num_generated[:, None] + draft.depth)
 
     def extra_uniforms(self, draft: Draft, noise: Noise, num_generated: Tensor, draw_index: int) -> Tensor:
+        """Return shared uniforms `[B, N+1]` at the tree indices of `draft` for extra draw `draw_index` ≥ 1."""
         return noise.uniforms_at(num_generated[:, None] + draft.depth, draw_index)
 
     def verify(
         self, draft: Draft, distribution: TokenDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
+        """Settle tokens of every open image row; commit those of the first, and of the second if the first is complete.
+
+        Args:
+            draft (Draft): draft with a `ParallelRowsLayout`, N nodes.
+            distribution (TokenDistribution): the target's, at the N + 1 tree indices of the draft.
+            noise (Noise): random numbers of the batch rows.
+            num_generated (Tensor): `[B]` tokens that every batch row has generated before the draft.
+        """
         assert draft.parallel_rows is not None
         target_tokens, matches = self.match_draft(draft, distribution, noise, num_generated)
-        row_tokens = target_tokens[:, 1:].clone()
-        row_tokens[:, 0] = torch.where(draft.parallel_rows.starts_at_root, target_tokens[:, 0], row_tokens[:, 0])
-        settled_rows, num_accepted = settle_rows(draft.parallel_rows, draft.tokens, row_tokens, matches)
+        # [B, N] the target's token after every node; where the first scored position is the root, after the root
+        node_target_tokens = target_tokens[:, 1:].clone()
+        node_target_tokens[:, 0] = torch.where(
+            draft.parallel_rows.starts_at_root, target_tokens[:, 0], node_target_tokens[:, 0]
+        )
+        settled_rows, num_accepted = settle_rows(draft.parallel_rows, draft.tokens, node_target_tokens, matches)
         return commit_settled_rows(draft.parallel_rows, settled_rows, num_accepted, target_tokens)
 
 
 def settle_rows(
     layout: ParallelRowsLayout, tokens: Tensor, target_tokens: Tensor, matches: Tensor
 ) -> tuple[SettledRows, Tensor]:
-    """Settle the accepted guesses of every open row, and the target's token after them.
+    """Settle the accepted guesses of every open image row, and the target's token after them.
 
     Args:
-        layout (ParallelRowsLayout): open rows before the pass.
-        tokens (Tensor): `[B, N]` nodes; the first of a row is no guess.
-        target_tokens (Tensor): `[B, N]`, the target's token for the position after each node.
-        matches (Tensor): `[B, N]` bool, nodes that are accepted after their parent.
+        layout (ParallelRowsLayout): K open image rows of W tokens before the pass, each with w + 1 nodes.
+        tokens (Tensor): `[B, N]` ids of the nodes, N = K (w + 1); the first of an image row is its last settled token,
+            the others are guesses.
+        target_tokens (Tensor): `[B, N]` the target's token for the position after each node.
+        matches (Tensor): `[B, N]` bool, nodes that are accepted if their parent is.
 
     Returns:
-        SettledRows: open rows after the pass.
-        Tensor: `[B, K]` accepted guesses of every row.
+        SettledRows: open image rows after the pass.
+        Tensor: `[B, K]` accepted guesses of every image row.
     """
     verified, num_settled = layout.verified, layout.num_settled
-    guesses, target_tokens, matches = (part.view_as(verified) for part in (tokens, target_tokens, matches))
+    tokens, target_tokens, matches = (values.view_as(verified) for values in (tokens, target_tokens, matches))
     num_accepted = matches[..., 1:].cumprod(-1).sum(-1)
-    has_target_token = verified.gather(2, num_accepted[..., None])[..., 0]  # after the accepted guesses
+    # The target's token after the accepted guesses is settled too, where it is used.
+    has_target_token = verified.gather(2, num_accepted[..., None])[..., 0]
     offset = torch.arange(verified.shape[2], device=num_accepted.device)
-    is_accepted = offset < num_accepted[..., None]
-    new_ids = torch.where(is_accepted, torch.cat([guesses[..., 1:], guesses[..., :1]], -1), target_tokens)
-    # positions that are not verified are written past the row, and cut off
-    width = layout.ids.shape[2]
-    index = (num_settled[..., None] + offset).where(verified, width)
-    ids, was_drafted = (torch.nn.functional.pad(part, (0, 1)) for part in (layout.ids, layout.was_drafted))
-    ids = ids.scatter(2, index, new_ids)[..., :width]
-    was_drafted = was_drafted.scatter(2, index, is_accepted)[..., :width]
-    num_new = num_accepted + has_target_token
-    num_guesses = torch.maximum(verified.sum(-1), layout.num_guesses) - num_new
-    return SettledRows(ids, num_settled + num_new, num_guesses, was_drafted), num_accepted
+    is_accepted = offset < num_accepted[..., None]  # [B, K, w + 1]
+    next_tokens = torch.cat([tokens[..., 1:], tokens[..., :1]], -1)  # the guess after each node; the last is not read
+    new_ids = torch.where(is_accepted, next_tokens, target_tokens)
+    # Positions that are not verified are written to an extra entry after the image row, which is cut off.
+    row_length = layout.ids.shape[2]
+    index = (num_settled[..., None] + offset).where(verified, row_length)
+    ids, was_drafted = (torch.nn.functional.pad(values, (0, 1)) for values in (layout.ids, layout.was_drafted))
+    ids = ids.scatter(2, index, new_ids)[..., :row_length]
+    was_drafted = was_drafted.scatter(2, index, is_accepted)[..., :row_length]
+    num_newly_settled = num_accepted + has_target_token
+    num_guesses = torch.maximum(verified.sum(-1), layout.num_guesses) - num_newly_settled
+    return SettledRows(ids, num_settled + num_newly_settled, num_guesses, was_drafted), num_accepted
 
 
 def commit_settled_rows(
     layout: ParallelRowsLayout, settled_rows: SettledRows, num_accepted: Tensor, target_tokens: Tensor
 ) -> VerificationResult:
-    """Commit the first row's settled tokens and, where that row is complete, the second's.
+    """Commit the first image row's settled tokens and, where that row is complete, the second's.
 
-    The target's token after the accepted guesses has no keys and values yet: if it is the last of the first row it is
-    the next root.
+    The target's token after the accepted guesses has no keys and values yet: if it is the last of the first image row
+    it is the next root, so the second image row is not committed in this pass.
 
     Args:
-        layout (ParallelRowsLayout): open rows before the pass.
-        settled_rows (SettledRows): open rows after the pass.
-        num_accepted (Tensor): `[B, K]` accepted guesses of every row.
-        target_tokens (Tensor): `[B, N+1]` the target's token at every tree index.
+        layout (ParallelRowsLayout): K open image rows of W tokens before the pass, each with w + 1 nodes.
+        settled_rows (SettledRows): open image rows after the pass.
+        num_accepted (Tensor): `[B, K]` accepted guesses of every image row.
+        target_tokens (Tensor): `[B, N+1]` the target's token at every tree index, N = K (w + 1).
+
+    Returns:
+        VerificationResult: without a path, since `sampled_at` and `settled_rows` take its place.
     """
-    batch, open_rows, width = settled_rows.ids.shape
-    num_rows = min(open_rows, 2)
+    num_batch_rows, num_open_rows, row_length = settled_rows.ids.shape
+    num_image_rows = min(num_open_rows, 2)  # that may be committed
+
+    # number of tokens to commit, [B]
     num_settled = settled_rows.num_settled
-    is_complete = (num_settled[:, 0] == width) & (layout.num_settled[:, 0] + num_accepted[:, 0] == width)
+    is_complete = (num_settled[:, 0] == row_length) & (layout.num_settled[:, 0] + num_accepted[:, 0] == row_length)
     num_committed = num_settled[:, 0] - layout.num_committed
-    if num_rows == 2:
+    if num_image_rows == 2:
         num_committed = num_committed + torch.where(is_complete, num_settled[:, 1], 0)
-    offset = torch.arange(num_rows * width, device=num_accepted.device)
-    index = (layout.num_committed[:, None] + offset).clamp(max=num_rows * width - 1)
-    tokens = settled_rows.ids[:, :num_rows].flatten(1).gather(1, index)
-    row, column = index // width, index % width
-    new_index = column - layout.num_settled.gather(1, row)  # negative for tokens that an earlier pass settled
-    scored_per_row = layout.verified.shape[2]
-    sampled_at = 1 + row * scored_per_row + new_index.clamp(max=scored_per_row - 1)
+
+    # the tokens after those committed before, [B, num_image_rows * W]; only the first `num_committed` are used
+    offset = torch.arange(num_image_rows * row_length, device=num_accepted.device)
+    index = (layout.num_committed[:, None] + offset).clamp(max=num_image_rows * row_length - 1)
+    tokens = settled_rows.ids[:, :num_image_rows].flatten(1).gather(1, index)
+
+    # the tree index that each token was sampled at; -1 for tokens that an earlier pass settled
+    image_row, column = index // row_length, index % row_length
+    index_in_pass = column - layout.num_settled.gather(1, image_row)  # negative if an earlier pass settled the token
+    nodes_per_row = layout.verified.shape[2]
+    sampled_at = 1 + image_row * nodes_per_row + index_in_pass.clamp(max=nodes_per_row - 1)
     sampled_at = torch.where((sampled_at == 1) & layout.starts_at_root[:, None], 0, sampled_at)
-    sampled_at = sampled_at.where(new_index >= 0, -1)
-    was_drafted = settled_rows.was_drafted[:, :num_rows].flatten(1).gather(1, index)
+    sampled_at = sampled_at.where(index_in_pass >= 0, -1)
+
+    was_drafted = settled_rows.was_drafted[:, :num_image_rows].flatten(1).gather(1, index)
     was_drafted = was_drafted & (offset < num_committed[:, None])
-    path = torch.full((batch, num_rows * width - 1), -1, device=num_accepted.device)
+    path = torch.full((num_batch_rows, num_image_rows * row_length - 1), -1, device=num_accepted.device)
     return VerificationResult(
         path, tokens, was_drafted.sum(1), num_committed, target_tokens, torch.zeros_like(num_committed),
         is_contiguous=True, sampled_at=sampled_at, settled_rows=settled_rows,

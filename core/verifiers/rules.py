@@ -2,12 +2,13 @@
 
 A rule has up to two forms. As a ratio test (`RatioRule`) it gives f(x), the probability that a drafted x ~ q is
 accepted, and a rejected x is replaced by a draw from norm([p - q f]_+), which keeps the output as near to p as that f
-allows. As a `TokenMatchRule` it is a weaker notion of equality for verification with shared noise: child c may be
-accepted in place of the target's token y.
+allows. As a `TokenMatchRule` it is a weaker notion of equality for verification with noise that drafter and target
+share: a drafted token may be accepted in place of the token that the target sampled.
 
-p and q are probabilities over the vocabulary, `[..., V]`; x, y, c are ids `[...]`; depth `[...]` counts drafted tokens
-from 0. Every rule is one small class here; `acceptance_probability`, `residual_distribution` and `tokens_match` apply
-it, and exclude exact-only tokens (end of sequence, syntax), which are tested exactly and match only themselves.
+p and q are the target's and the drafter's probabilities, `[..., V]`; `draft_ids` and `target_ids` are token ids
+`[...]`; `depth` `[...]` is the index of a drafted token in its draft, from 0. Every rule is one small class here;
+`acceptance_probability`, `residual_distribution` and `tokens_match` apply it, and exclude exact-only tokens (end of
+sequence, syntax), which are tested exactly and match only themselves.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ def gather_last(values: Tensor, index: Tensor) -> Tensor:
 
 
 def acceptance_ratio(p: Tensor, q: Tensor) -> Tensor:
-    """Return min(1, p/q), 1 where q is 0 (nothing is drafted there)."""
+    """Return min(1, p/q) elementwise, of target and draft probabilities of any shape; 1 where q is 0."""
     return torch.where(q > 0, p / q.clamp(min=torch.finfo(q.dtype).tiny), 1.0).clamp(max=1)
 
 
 def normalise_or(mass: Tensor, fallback: Tensor) -> Tensor:
-    """Return mass `[..., V]` divided by its sum; `fallback` where the sum is 0."""
+    """Return `mass` `[..., V]` divided by its sum over V; `fallback` `[..., V]` where that sum is 0."""
     total = mass.sum(-1, keepdim=True)
     return torch.where(total > 0, mass / total.clamp(min=torch.finfo(mass.dtype).tiny), fallback)
 
 
-def one_hot(x: Tensor, like: Tensor) -> Tensor:
-    """Return one-hot probabilities of ids x `[...]`, in the shape of `like` `[..., V]`."""
-    return torch.zeros_like(like).scatter_(-1, x[..., None], 1.0)
+def one_hot(ids: Tensor, like: Tensor) -> Tensor:
+    """Return one-hot probabilities of `ids` `[...]`, in the shape of `like` `[..., V]`."""
+    return torch.zeros_like(like).scatter_(-1, ids[..., None], 1.0)
 
 
 class RatioRule:
@@ -51,52 +52,61 @@ class RatioRule:
 
     exact = True
 
-    def acceptance_prob(self, p: Tensor, q: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        """Return f(x), `[...]`; values above 1 count as 1."""
-        return acceptance_ratio(gather_last(p, x), gather_last(q, x))
+    def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return the probability f(x), `[...]`, that each drafted token is accepted; values above 1 count as 1.
+
+        Args:
+            p (Tensor): `[..., V]` target probabilities.
+            q (Tensor): `[..., V]` draft probabilities.
+            draft_ids (Tensor): `[...]` drafted tokens x.
+            depth (Tensor): `[...]` index of each drafted token in its draft, from 0.
+        """
+        return acceptance_ratio(gather_last(p, draft_ids), gather_last(q, draft_ids))
 
     def acceptance_probs(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        """Return f for all ids `[..., V]`, for the residual.
+        """Return the f, `[..., V]`, that the residual norm([p - q f]_+) after a rejection is computed with.
 
-        A rule whose f is nowhere below min(1, p/q) has the same residual as speculative sampling.
+        p and q are target and draft probabilities `[..., V]`; `depth` `[...]` is the index in the draft. A rule whose f
+        is nowhere below min(1, p/q) has the residual of speculative sampling, so it need not override this method.
         """
         return acceptance_ratio(p, q)
 
-    def greedy_acceptance_prob(self, p: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        """Return f(x) at temperature 0, where p is taken at temperature 1 and q is one-hot."""
-        return self.acceptance_prob(p, one_hot(x, p), x, depth)
+    def greedy_acceptance_prob(self, p: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return f `[...]` of `draft_ids` `[...]` in greedy rows, with p at temperature 1 and a one-hot q."""
+        return self.acceptance_prob(p, one_hot(draft_ids, p), draft_ids, depth)
 
     def target_probs(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return the distribution that the rule samples from, where q is known."""
+        """Return the distribution `[..., V]` that the rule samples from; target p and draft q are `[..., V]`."""
         return p
 
 
-BLOCK = 64  # ids whose probabilities are summed at once
+BLOCK = 64  # ids whose probabilities are summed together
 BELOW_ONE = 1 - 1e-12  # largest factor that keeps a product below the other factor
 
 
-def sample_inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
-    """Sample ids by inversion: the first whose cumulative probability exceeds `u` of the total.
+def sample_inverse_cdf(p: Tensor, uniforms: Tensor) -> Tensor:
+    """Sample ids by inverse transform sampling: the first id whose cumulative probability exceeds a uniform.
 
-    First the block of ids is found, then the id in the block: a cumulative sum over a whole vocabulary is slow.
+    First the block of `BLOCK` ids is searched, then the id in the block, because a cumulative sum over a whole
+    vocabulary is slow.
 
     Args:
-        p (Tensor): `[..., V]`, need not be normalised.
-        u (Tensor): `[...]` uniforms in 0..1.
+        p (Tensor): `[..., V]` probabilities, which need not be normalised.
+        uniforms (Tensor): `[...]` uniforms in 0..1, as shares of the sum of p.
 
     Returns:
         Tensor: `[...]` ids.
     """
-    blocks = torch.nn.functional.pad(p, (0, -p.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
-    mass = blocks.sum(-1).double().cumsum(-1)
-    sought = (u.clamp(max=BELOW_ONE) * mass[..., -1])[..., None]
-    block = torch.searchsorted(mass, sought, right=True).clamp(max=mass.shape[-1] - 1)  # clamped where p is all 0
-    before = torch.nn.functional.pad(mass, (1, 0)).gather(-1, block)
-    in_block = blocks.gather(-2, block[..., None].expand(*block.shape, BLOCK))[..., 0, :].double().cumsum(-1)
-    # the sums round differently: the sought value stays below the total of the block
-    sought_in_block = torch.minimum(sought - before, in_block[..., -1:] * BELOW_ONE)
-    index = torch.searchsorted(in_block, sought_in_block, right=True)
-    return (block * BLOCK + index)[..., 0].clamp(max=p.shape[-1] - 1)
+    blocks = torch.nn.functional.pad(p, (0, -p.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))  # [..., V / BLOCK, BLOCK]
+    block_cdf = blocks.sum(-1).double().cumsum(-1)  # [..., V / BLOCK]
+    threshold = (uniforms.clamp(max=BELOW_ONE) * block_cdf[..., -1])[..., None]  # [..., 1]
+    block = torch.searchsorted(block_cdf, threshold, right=True).clamp(max=block_cdf.shape[-1] - 1)  # if p is all 0
+    mass_before_block = torch.nn.functional.pad(block_cdf, (1, 0)).gather(-1, block)
+    cdf_in_block = blocks.gather(-2, block[..., None].expand(*block.shape, BLOCK))[..., 0, :].double().cumsum(-1)
+    # The two cumulative sums round differently, so the threshold is kept below the total of the block.
+    threshold_in_block = torch.minimum(threshold - mass_before_block, cdf_in_block[..., -1:] * BELOW_ONE)
+    index_in_block = torch.searchsorted(cdf_in_block, threshold_in_block, right=True)
+    return (block * BLOCK + index_in_block)[..., 0].clamp(max=p.shape[-1] - 1)
 
 
 class FullVocabRatioRule(RatioRule):
@@ -104,21 +114,38 @@ class FullVocabRatioRule(RatioRule):
 
     exact = False
 
-    def acceptance_prob(self, p: Tensor, q: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        return gather_last(self.acceptance_probs(p, q, depth), x)
+    def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return the probability `[...]` that each of `draft_ids` `[...]` is accepted; p and q are `[..., V]`."""
+        return gather_last(self.acceptance_probs(p, q, depth), draft_ids)
 
 
 class TokenMatchRule:
-    """Weaker notion of equality between a drafted token and the target's token."""
+    """Weaker notion of equality between a drafted token and the token that the target sampled."""
 
-    num_draws = 0  # additional draws at every tree index that `matches` needs
+    num_draws = 0  # additional draws from p at every tree index that `matches` needs
 
-    def draw_extra(self, distribution: TokenDistribution, u: Tensor, y: Tensor) -> Tensor:
-        """Draw once more at every tree index, with uniforms u `[B, C]`; greedy rows get y."""
-        return torch.where(distribution.greedy[:, None], y, sample_inverse_cdf(distribution.probs, u))
+    def draw_extra(self, distribution: TokenDistribution, uniforms: Tensor, target_ids: Tensor) -> Tensor:
+        """Draw an additional token from the target's distribution at every tree index.
 
-    def matches(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
-        """Return `[...]` bool: c is accepted in place of y; draws `[..., num_draws]`."""
+        Args:
+            distribution (TokenDistribution): the target's, at C tree indices.
+            uniforms (Tensor): `[B, C]` uniforms to draw with.
+            target_ids (Tensor): `[B, C]` tokens that the target sampled; greedy rows draw these again.
+
+        Returns:
+            Tensor: `[B, C]` ids.
+        """
+        return torch.where(distribution.greedy[:, None], target_ids, sample_inverse_cdf(distribution.probs, uniforms))
+
+    def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
+        """Return `[...]` bool: drafted tokens that are accepted in place of the target's token.
+
+        Args:
+            p (Tensor): `[..., V]` target probabilities.
+            target_ids (Tensor): `[...]` tokens that the target sampled.
+            draft_ids (Tensor): `[...]` drafted tokens.
+            draws (Tensor): `[..., num_draws]` additional draws of `draw_extra`.
+        """
         raise NotImplementedError
 
 
@@ -130,8 +157,9 @@ class Lenience(RatioRule):
 
     exact = False
 
-    def acceptance_prob(self, p: Tensor, q: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        return gather_last(p, x) / (self.lenience * gather_last(q, x))
+    def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return p(x) / (l q(x)), `[...]`, of `draft_ids` `[...]`; p and q are `[..., V]`."""
+        return gather_last(p, draft_ids) / (self.lenience * gather_last(q, draft_ids))
 
 
 @dataclass(frozen=True)
@@ -143,6 +171,7 @@ class Ensemble(RatioRule):
     exact = False
 
     def target_probs(self, p: Tensor, q: Tensor) -> Tensor:
+        """Return norm(w p + (1 - w) q), `[..., V]`, over the ids that the target allows; p and q are `[..., V]`."""
         return normalise_or((self.weight * p + (1 - self.weight) * q) * (p > 0), p)
 
 
@@ -154,8 +183,9 @@ class SSDRule(RatioRule):
 
     exact = False
 
-    def acceptance_prob(self, p: Tensor, q: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        return gather_last(p, x) / gather_last(q, x) + self.beta
+    def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return p(x) / q(x) + beta, `[...]`, of `draft_ids` `[...]`; p and q are `[..., V]`."""
+        return gather_last(p, draft_ids) / gather_last(q, draft_ids) + self.beta
 
 
 @dataclass(frozen=True)
@@ -167,8 +197,10 @@ class CoolSD(RatioRule):
 
     exact = False
 
-    def acceptance_prob(self, p: Tensor, q: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        return (self.delta * torch.exp(-self.nu * depth)).clamp(min=1) * gather_last(p, x) / gather_last(q, x)
+    def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return w_i p(x) / q(x), `[...]`, of `draft_ids` `[...]` with i = `depth` `[...]`; p and q are `[..., V]`."""
+        weight = (self.delta * torch.exp(-self.nu * depth)).clamp(min=1)
+        return weight * gather_last(p, draft_ids) / gather_last(q, draft_ids)
 
 
 @dataclass(frozen=True)
@@ -182,15 +214,17 @@ class Typical(FullVocabRatioRule, TokenMatchRule):
     delta: float = 0.3
 
     def acceptance_probs(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
+        """Return 1 for ids whose probability is above the threshold, else 0, `[..., V]`; p is `[..., V]`."""
         return (p > self.threshold(p)).to(p.dtype)
 
     def threshold(self, p: Tensor) -> Tensor:
-        """Return the least probability that is accepted, `[..., 1]`."""
+        """Return min(epsilon, delta e^(-H(p))), `[..., 1]`, that accepted probabilities exceed; p is `[..., V]`."""
         entropy = torch.special.entr(p).sum(-1, keepdim=True)
         return (self.delta * torch.exp(-entropy)).clamp(max=self.epsilon)
 
-    def matches(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
-        return gather_last(p, c) > self.threshold(p)[..., 0]
+    def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
+        """Return `[...]` bool: `draft_ids` `[...]` whose probability is above the threshold, whatever was sampled."""
+        return gather_last(p, draft_ids) > self.threshold(p)[..., 0]
 
 
 @dataclass(frozen=True)
@@ -200,11 +234,14 @@ class TopK(FullVocabRatioRule, TokenMatchRule):
     k: int = 50
 
     def acceptance_probs(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
+        """Return 1 for the k likeliest ids of p `[..., V]`, else 0, `[..., V]`."""
         threshold = fast_topk(p, min(self.k, p.shape[-1]))[0][..., -1:]
         return ((p >= threshold) & (p > 0)).to(p.dtype)
 
-    def matches(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
-        return gather_last(self.acceptance_probs(p, p, y), c) > 0
+    def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
+        """Return `[...]` bool: `draft_ids` `[...]` among the k likeliest of p `[..., V]`, whatever was sampled."""
+        accepted_ids = self.acceptance_probs(p, p, target_ids)  # reads neither q nor depth
+        return gather_last(accepted_ids, draft_ids) > 0
 
 
 @dataclass(frozen=True)
@@ -215,10 +252,12 @@ class MultiDrawMatch(TokenMatchRule):
 
     @property
     def num_draws(self) -> int:  # type: ignore[override]
+        """Return the draws besides the token that the target samples anyway."""
         return self.count - 1
 
-    def matches(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
-        return (draws == c[..., None]).any(-1)
+    def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
+        """Return `[...]` bool: `draft_ids` `[...]` that equal any of the additional `draws` `[..., count - 1]`."""
+        return (draws == draft_ids[..., None]).any(-1)
 
 
 @dataclass(frozen=True)
@@ -233,33 +272,42 @@ class Lantern(RatioRule, TokenMatchRule):
 
     exact = False
 
-    def bound(self, p: Tensor, x: Tensor) -> Tensor:
-        """Return the most mass `[...]` that the neighbours of x may add."""
-        return torch.full_like(gather_last(p, x), self.delta)
+    def bound(self, p: Tensor, draft_ids: Tensor) -> Tensor:
+        """Return the largest probability mass that neighbours may add to each of `draft_ids`, `[...]` both."""
+        return torch.full_like(gather_last(p, draft_ids), self.delta)
 
-    def neighbours_in_bound(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the neighbours of x.
+    def neighbours_in_bound(self, p: Tensor, draft_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the codebook neighbours whose mass is added to that of each drafted token.
+
+        Args:
+            p (Tensor): `[..., V]` target probabilities.
+            draft_ids (Tensor): `[...]` drafted tokens.
 
         Returns:
-            Tensor: `[..., k]` ids of the neighbours, -1 for none.
-            Tensor: `[..., k]` bool, those whose mass is added.
-            Tensor: `[...]`, the mass that is added.
+            Tensor: `[..., k]` ids of the neighbours, nearest first, -1 for none.
+            Tensor: `[..., k]` bool, the nearest ones, whose summed mass stays within `bound`.
+            Tensor: `[...]` summed mass of those.
         """
-        ids = self.neighbours[x]
-        mass = p.gather(-1, ids.clamp(min=0)) * (ids >= 0)
-        in_bound = (mass.cumsum(-1) <= self.bound(p, x)[..., None]) & (ids >= 0)
-        return ids, in_bound, (mass * in_bound).sum(-1)
+        neighbour_ids = self.neighbours[draft_ids]
+        is_neighbour = neighbour_ids >= 0  # False for padding
+        mass = p.gather(-1, neighbour_ids.clamp(min=0)) * is_neighbour
+        in_bound = (mass.cumsum(-1) <= self.bound(p, draft_ids)[..., None]) & is_neighbour
+        return neighbour_ids, in_bound, (mass * in_bound).sum(-1)
 
-    def acceptance_prob(self, p: Tensor, q: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        return (gather_last(p, x) + self.neighbours_in_bound(p, x)[2]) / gather_last(q, x)
+    def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return p~(x) / q(x), `[...]`, of `draft_ids` `[...]`; p and q are `[..., V]`."""
+        _, _, neighbour_mass = self.neighbours_in_bound(p, draft_ids)
+        return (gather_last(p, draft_ids) + neighbour_mass) / gather_last(q, draft_ids)
 
-    def greedy_acceptance_prob(self, p: Tensor, x: Tensor, depth: Tensor) -> Tensor:
-        """Return 1 where x is the argmax once p(x) is replaced by p~(x), else 0."""
-        return (gather_last(p, x) + self.neighbours_in_bound(p, x)[2] >= p.amax(-1)).to(p.dtype)
+    def greedy_acceptance_prob(self, p: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
+        """Return 1 where the drafted token x is the argmax of p with p~(x) in place of p(x), else 0, `[...]`."""
+        _, _, neighbour_mass = self.neighbours_in_bound(p, draft_ids)
+        return (gather_last(p, draft_ids) + neighbour_mass >= p.amax(-1)).to(p.dtype)
 
-    def matches(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
-        ids, in_bound, _ = self.neighbours_in_bound(p, c)
-        return (in_bound & (ids == y[..., None])).any(-1)
+    def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
+        """Return `[...]` bool: the target's token is a neighbour of the drafted token, within the bound of mass."""
+        neighbour_ids, in_bound, _ = self.neighbours_in_bound(p, draft_ids)
+        return (in_bound & (neighbour_ids == target_ids[..., None])).any(-1)
 
 
 @dataclass(frozen=True)
@@ -268,8 +316,9 @@ class LanternPlus(Lantern):
 
     lam: float = 5.0
 
-    def bound(self, p: Tensor, x: Tensor) -> Tensor:
-        return (self.lam - 1) * gather_last(p, x)
+    def bound(self, p: Tensor, draft_ids: Tensor) -> Tensor:
+        """Return (lam - 1) p(x), `[...]`, the largest mass that neighbours may add to `draft_ids` `[...]`."""
+        return (self.lam - 1) * gather_last(p, draft_ids)
 
 
 @dataclass(frozen=True)
@@ -285,72 +334,94 @@ class GroupedRule(FullVocabRatioRule, TokenMatchRule):
     codes: Tensor | None = field(default=None, repr=False)  # [V, D] codebook, NaN for ids that are no codes
 
     def rank_shifts(self, p: Tensor) -> range:
-        """Return the rank offsets of a group."""
+        """Return the rank differences between x and the ids of its group, in the ranking of p `[..., V]`; 0 is x."""
         half = min(self.size // 2, p.shape[-1] - 1)
         return range(-half, half + 1)
 
     def acceptance_probs(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        order = p.argsort(dim=-1, descending=True, stable=True)
-        ranked_p, ranked_q = p.gather(-1, order), q.gather(-1, order)
-        mass_p, mass_q = torch.zeros_like(p), torch.zeros_like(p)
+        """Return min(1, P/Q), `[..., V]`, for the masses P of p and Q of q `[..., V]` in the group around every id."""
+        ids_by_rank = p.argsort(dim=-1, descending=True, stable=True)
+        ranked_p, ranked_q = p.gather(-1, ids_by_rank), q.gather(-1, ids_by_rank)
+        mass_p, mass_q = torch.zeros_like(p), torch.zeros_like(p)  # by rank of the id that the group is centred on
         for shift in self.rank_shifts(p):
-            is_member = self.is_member(ranked_p, order, shift)
+            is_member = self.is_member(ranked_p, ids_by_rank, shift)
             mass_p += torch.where(is_member, ranked_p.roll(-shift, -1), 0)
             mass_q += torch.where(is_member, ranked_q.roll(-shift, -1), 0)
-        return torch.zeros_like(p).scatter_(-1, order, acceptance_ratio(mass_p, mass_q))
+        return torch.zeros_like(p).scatter_(-1, ids_by_rank, acceptance_ratio(mass_p, mass_q))  # by id again
 
-    def is_member(self, ranked_p: Tensor, order: Tensor, shift: int) -> Tensor:
-        """Return `[..., V]` bool by rank: the id `shift` ranks further belongs to the group."""
+    def is_member(self, ranked_p: Tensor, ids_by_rank: Tensor, shift: int) -> Tensor:
+        """Return `[..., V]` bool: the id at rank r + shift belongs to the group around the id at rank r.
+
+        Args:
+            ranked_p (Tensor): `[..., V]` target probabilities in descending order.
+            ids_by_rank (Tensor): `[..., V]` the ids in that order.
+            shift (int): difference of ranks; at 0 every id belongs to its own group.
+        """
         ranks = torch.arange(ranked_p.shape[-1], device=ranked_p.device) + shift
-        in_range = (ranks >= 0) & (ranks < ranked_p.shape[-1])
-        in_range = in_range & ((ranked_p - ranked_p.roll(-shift, -1)).abs() < self.delta)
-        return in_range & self.is_near(order, order.roll(-shift, -1)) if shift else torch.ones_like(in_range)
+        is_candidate = (ranks >= 0) & (ranks < ranked_p.shape[-1])
+        is_candidate = is_candidate & ((ranked_p - ranked_p.roll(-shift, -1)).abs() < self.delta)
+        if shift == 0:
+            return torch.ones_like(is_candidate)
+        return is_candidate & self.is_near(ids_by_rank, ids_by_rank.roll(-shift, -1))
 
-    def is_near(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return `[...]` bool: the codes of x and y are nearer than `distance`."""
+    def is_near(self, first_ids: Tensor, second_ids: Tensor) -> Tensor:
+        """Return `[...]` bool: pairs of ids whose codebook embeddings are nearer than `distance` (L2)."""
         if self.codes is None or self.distance == math.inf:
-            return torch.ones_like(x, dtype=torch.bool)
-        return (self.codes[x] - self.codes[y]).norm(dim=-1) < self.distance
+            return torch.ones_like(first_ids, dtype=torch.bool)
+        return (self.codes[first_ids] - self.codes[second_ids]).norm(dim=-1) < self.distance
 
-    def matches(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
-        """Return `[...]` bool: y is in the group around c."""
-        rank = p.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-        in_ranks = (gather_last(rank, y) - gather_last(rank, c)).abs() <= self.size // 2
-        return in_ranks & ((gather_last(p, y) - gather_last(p, c)).abs() < self.delta) & self.is_near(c, y)
+    def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
+        """Return `[...]` bool: the target's token is in the group around the drafted token."""
+        rank = p.argsort(dim=-1, descending=True, stable=True).argsort(-1)  # [..., V] rank of every id in p
+        is_near_in_rank = (gather_last(rank, target_ids) - gather_last(rank, draft_ids)).abs() <= self.size // 2
+        is_near_in_prob = (gather_last(p, target_ids) - gather_last(p, draft_ids)).abs() < self.delta
+        return is_near_in_rank & is_near_in_prob & self.is_near(draft_ids, target_ids)
 
 
 def verification_probs(rule: RatioRule, distribution: TokenDistribution) -> Tensor:
-    """Return p `[B, C, V]`; for greedy rows one-hot if the rule is exact, else p at temperature 1."""
+    """Return the target probabilities p `[B, C, V]` that `rule` tests drafts against.
+
+    For greedy rows they are one-hot if the rule is exact, else p at temperature 1.
+    """
     p = distribution.probs
     return torch.where(distribution.greedy[:, None, None], one_hot(p.argmax(-1), p), p) if rule.exact else p
 
 
 def acceptance_probability(
-    rule: RatioRule, exact_only: Tensor | None, p: Tensor, q: Tensor, x: Tensor, depth: Tensor, greedy: Tensor
+    rule: RatioRule, exact_only: Tensor | None, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor, greedy: Tensor
 ) -> Tensor:
-    """Return the probability f(x) that x is accepted.
+    """Return the probability f(x), `[...]`, that each drafted token x is accepted.
 
-    Ids of probability 0, such as those that the grammar forbids, are never accepted.
+    Ids of target probability 0, such as those that the grammar forbids, are never accepted.
 
     Args:
         rule (RatioRule): rule for all ids but exact-only ones.
-        exact_only (Tensor | None): `[V]` bool, ids that the exact rule applies to.
+        exact_only (Tensor | None): `[V]` bool, ids (end of sequence, syntax) that the exact rule applies to instead.
         p (Tensor): `[..., V]` target probabilities.
         q (Tensor): `[..., V]` draft probabilities.
-        x (Tensor): `[...]` drafted ids.
-        depth (Tensor): `[...]` drafted tokens before x.
-        greedy (Tensor): bool, rows at temperature 0, broadcastable to x.
+        draft_ids (Tensor): `[...]` drafted tokens.
+        depth (Tensor): `[...]` index of each drafted token in its draft, from 0.
+        greedy (Tensor): bool, batch rows at temperature 0, broadcastable to `draft_ids`.
     """
-    f, exact_f = rule.acceptance_prob(p, q, x, depth), acceptance_ratio(gather_last(p, x), gather_last(q, x))
+    f = rule.acceptance_prob(p, q, draft_ids, depth)
+    exact_f = acceptance_ratio(gather_last(p, draft_ids), gather_last(q, draft_ids))
     if not rule.exact:
-        f = torch.where(greedy, rule.greedy_acceptance_prob(p, x, depth), f)
-        exact_f = torch.where(greedy, (p.argmax(-1) == x).to(p.dtype), exact_f)
-    f = f * (gather_last(p, x) > 0)
-    return f if exact_only is None else torch.where(exact_only[x], exact_f, f)
+        f = torch.where(greedy, rule.greedy_acceptance_prob(p, draft_ids, depth), f)
+        exact_f = torch.where(greedy, (p.argmax(-1) == draft_ids).to(p.dtype), exact_f)
+    f = f * (gather_last(p, draft_ids) > 0)
+    return f if exact_only is None else torch.where(exact_only[draft_ids], exact_f, f)
 
 
 def residual_distribution(rule: RatioRule, exact_only: Tensor | None, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-    """Return norm([p - q f]_+), `[..., V]`; p where that is 0 everywhere."""
+    """Return norm([p - q f]_+), `[..., V]`, that a token is sampled from after a rejection; p where it is all 0.
+
+    Args:
+        rule (RatioRule): rule that gives f for all ids but exact-only ones.
+        exact_only (Tensor | None): `[V]` bool, ids whose f is min(1, p/q) instead.
+        p (Tensor): `[..., V]` target probabilities.
+        q (Tensor): `[..., V]` draft probabilities.
+        depth (Tensor): `[...]` or `[..., 1]` index of the rejected token in its draft, from 0.
+    """
     f = rule.acceptance_probs(p, q, depth)
     if exact_only is not None:
         f = torch.where(exact_only, acceptance_ratio(p, q), f)
@@ -358,15 +429,32 @@ def residual_distribution(rule: RatioRule, exact_only: Tensor | None, p: Tensor,
 
 
 def sample_with_gumbel(probs: Tensor, gumbel: Tensor, greedy: Tensor) -> Tensor:
-    """Sample ids `[...]` from probs `[..., V]` with Gumbel noise; the argmax where `greedy` (broadcastable)."""
+    """Sample ids `[...]` from `probs` `[..., V]` by the Gumbel-max trick; rows that are `greedy` take the argmax.
+
+    Args:
+        probs (Tensor): `[..., V]` probabilities.
+        gumbel (Tensor): `[..., V]` Gumbel noise.
+        greedy (Tensor): bool, broadcastable to `[...]`.
+    """
     return torch.where(greedy, probs.argmax(-1), (probs.log() + gumbel).argmax(-1))
 
 
 def tokens_match(
-    rule: TokenMatchRule, exact_only: Tensor | None, p: Tensor, y: Tensor, c: Tensor, draws: Tensor
+    rule: TokenMatchRule, exact_only: Tensor | None, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor
 ) -> Tensor:
-    """Return `[...]` bool: c equals y or matches it; ids of probability 0 and exact-only ids only equal themselves."""
-    matches = rule.matches(p, y, c, draws) & (gather_last(p, c) > 0)
+    """Return `[...]` bool: drafted tokens that equal the target's token, or match it by `rule`.
+
+    Ids of target probability 0 and exact-only ids match only themselves.
+
+    Args:
+        rule (TokenMatchRule): weaker notion of equality.
+        exact_only (Tensor | None): `[V]` bool, ids (end of sequence, syntax) that the rule does not apply to.
+        p (Tensor): `[..., V]` target probabilities.
+        target_ids (Tensor): `[...]` tokens that the target sampled.
+        draft_ids (Tensor): `[...]` drafted tokens.
+        draws (Tensor): `[..., num_draws]` additional draws that the rule needs.
+    """
+    matches = rule.matches(p, target_ids, draft_ids, draws) & (gather_last(p, draft_ids) > 0)
     if exact_only is not None:
-        matches &= ~exact_only[y] & ~exact_only[c]
-    return matches | (c == y)
+        matches &= ~exact_only[target_ids] & ~exact_only[draft_ids]
+    return matches | (draft_ids == target_ids)

@@ -39,35 +39,54 @@ class RecursiveRejection:
 
     @property
     def guarantee(self) -> str:
+        """Return "exact" if the output has the target's distribution under this rule, else "lossy"."""
         return "exact" if self.rule.exact else "lossy"
 
     def verify(
         self, draft: Draft, distribution: TokenDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
+        """Descend from the root: test the children of the last accepted node one after another, then sample the rest.
+
+        Args:
+            draft (Draft): tree of N nodes, siblings in the order they were drawn.
+            distribution (TokenDistribution): the target's, at the N + 1 tree indices of the draft.
+            noise (Noise): random numbers of the batch rows.
+            num_generated (Tensor): `[B]` tokens that every batch row has generated before the draft, unused.
+        """
         # Nodes are visited once, in order: parents come before children, and siblings as they were drawn.
-        p = verification_probs(self.rule, distribution)
+        p = verification_probs(self.rule, distribution)  # [B, N+1, V]
         q = None if draft.q is None else draft.q.exp()
-        u = noise.fresh_uniforms(draft.size)
-        rows = torch.arange(len(p), device=p.device)
-        current = torch.zeros_like(rows)  # tree index of the last accepted node
+        uniforms = noise.fresh_uniforms(draft.size)
+        batch_rows = torch.arange(len(p), device=p.device)
+        current = torch.zeros_like(batch_rows)  # [B] tree index of the last accepted node
+        # [B, V] distributions that the next child of `current` is tested with and was drawn from
         residual, current_q = p[:, 0], None if q is None else q[:, 0]
         for node in range(draft.size):
-            x, is_tested = draft.tokens[:, node], draft.valid[:, node] & (draft.parents[:, node] + 1 == current)
-            node_q = one_hot(x, residual) if current_q is None else current_q
+            draft_ids = draft.tokens[:, node]
+            is_tested = draft.valid[:, node] & (draft.parents[:, node] + 1 == current)
+            node_q = one_hot(draft_ids, residual) if current_q is None else current_q
             depth = draft.depth[:, node + 1] - 1
-            f = acceptance_probability(self.rule, self.exact_only_tokens, residual, node_q, x, depth, noise.greedy)
-            is_accepted = is_tested & (u[:, node] < f)
+            f = acceptance_probability(
+                self.rule, self.exact_only_tokens, residual, node_q, draft_ids, depth, noise.greedy
+            )
+            is_accepted = is_tested & (uniforms[:, node] < f)
             is_rejected = (is_tested & ~is_accepted)[:, None]
+
+            # after a rejection: p becomes the residual, and q loses the token if siblings are drawn without replacement
             next_residual = residual_distribution(self.rule, self.exact_only_tokens, residual, node_q, depth[:, None])
             residual = torch.where(is_rejected, next_residual, residual)
             if current_q is not None and not self.replacement:
-                without_x = normalise_or(current_q * (1 - one_hot(x, current_q)), current_q)
-                current_q = torch.where(is_rejected, without_x, current_q)
+                remaining_q = normalise_or(current_q * (1 - one_hot(draft_ids, current_q)), current_q)
+                current_q = torch.where(is_rejected, remaining_q, current_q)
+
+            # after an acceptance: the node becomes the current one
             current = torch.where(is_accepted, node + 1, current)
-            residual = torch.where(is_accepted[:, None], p[rows, current], residual)
+            residual = torch.where(is_accepted[:, None], p[batch_rows, current], residual)
             if current_q is not None and q is not None:
-                current_q = torch.where(is_accepted[:, None], q[rows, current], current_q)
-        residual = torch.where(noise.greedy[:, None], p[rows, current], residual)
-        token = sample_with_gumbel(residual, noise.fresh_gumbel(1)[:, 0], noise.greedy)
-        target_tokens = torch.zeros_like(draft.depth).scatter_(1, current[:, None], token[:, None])
+                current_q = torch.where(is_accepted[:, None], q[batch_rows, current], current_q)
+
+        # Greedy rows emit the argmax of p, whatever was rejected.
+        residual = torch.where(noise.greedy[:, None], p[batch_rows, current], residual)
+        bonus = sample_with_gumbel(residual, noise.fresh_gumbel(1)[:, 0], noise.greedy)
+        target_tokens = torch.zeros_like(draft.depth).scatter_(1, current[:, None], bonus[:, None])
         return accept_to_node(current, draft, target_tokens)

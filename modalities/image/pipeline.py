@@ -78,7 +78,8 @@ def generate_image(
     check_image_arguments(
         prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
     )
-    return cached_pipeline("image", model, method, device, dtype)(
+    pipe: TextToImagePipeline = cached_pipeline("image", model, method, device, dtype)
+    return pipe(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
         top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, iterations=iterations,
         negative_prompt=negative_prompt, prime=prime, on_step=on_step,

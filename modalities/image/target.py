@@ -109,7 +109,7 @@ class CodeTarget(CausalTarget):
             branches = [branch for prompt in prompts for branch in self.prompt_embeddings(prompt)]
             for row, branch in enumerate(branches):
                 embeddings[row, : len(branch)] = branch
-        if self.network.coordinates is not None:
+        if self.network.position_ids_fn is not None:
             state.cache.append_rope_offsets((ids >= self.prompt_vocab_size).sum(1) - lengths.flatten())
         hidden_states = self.network.prefill(state.cache, embeddings, rows)
         batched = hidden_states.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape)

@@ -1,1 +1,1 @@
-"""Speech: text to codec codes to sound."""
+"""Text-to-speech: from text to codec codes to audio."""

@@ -1,9 +1,9 @@
-"""Joining of the parts of a long sentence, so that it sounds as if synthesised in one go.
+"""Crossfading of the parts of a long sentence, so that it sounds as if it was synthesised at once.
 
 A model begins and ends its audio with silence, so that concatenated parts would pause for 0.4 s wherever a sentence was
 cut. That silence is replaced by the pause of the punctuation mark at the cut.
 
-    streams = crossfade_parts([first, second], [",", "."], 16_000)   # AudioStreams of the parts, and the marks after them
+    streams = crossfade_parts([first, second], [",", "."], 16_000)   # streams of the parts, marks after them
 """
 
 from __future__ import annotations
@@ -52,60 +52,66 @@ def crossfade_parts(
 class CrossfadedStream:
     """Audio stream of a sentence part, without the silence at its cuts.
 
-    `follows` is set if a part of the same sentence precedes; `pause` is the pause after this part in seconds, or None to
-    keep its end. Frames are counted from the first sample, so the result does not depend on how the audio arrives.
+    Frames are counted from the first sample, so the result does not depend on how the audio arrives.
+
+    Args:
+        inner (AudioStream): audio of the part.
+        sample_rate (int): in Hz.
+        is_continuation (bool): whether a part of the same sentence precedes.
+        pause (float | None): seconds of pause after this part; None keeps its end.
     """
 
-    def __init__(self, inner: AudioStream, sample_rate: int, follows: bool, pause: float | None) -> None:
-        self.inner, self.follows, self.pause, self.rate = inner, follows, pause, sample_rate
+    def __init__(self, inner: AudioStream, sample_rate: int, is_continuation: bool, pause: float | None) -> None:
+        self.inner, self.is_continuation, self.pause, self.sample_rate = inner, is_continuation, pause, sample_rate
         self.frame = round(FRAME * sample_rate)
-        self.rest = torch.empty(0)  # samples of an incomplete frame
-        self.held = torch.empty(0)  # quiet samples that may be removed
-        self.heard = False  # whether speech has begun
+        self.partial_frame = torch.empty(0)  # samples of an incomplete frame
+        self.pending = torch.empty(0)  # quiet samples that may be removed
+        self.has_speech = False  # set once a frame is loud
 
     @property
     def look_ahead(self) -> int:
         return self.inner.look_ahead
 
     def push(self, codes: Tensor) -> Tensor:
-        return self._taken(self.inner.push(codes))
+        return self._trim_silence(self.inner.push(codes))
 
     def finish(self) -> Tensor:
-        sound = self._taken(self.inner.finish())
+        audio = self._trim_silence(self.inner.finish())
         if self.pause is None:
-            return torch.cat([sound, self.held, self.rest])
-        after = round(self.pause * self.rate) - self._samples(LEAD)  # the next part keeps LEAD seconds of its own
+            return torch.cat([audio, self.pending, self.partial_frame])
+        # The next part keeps LEAD seconds of the quiet before its speech.
+        after = round(self.pause * self.sample_rate) - self._samples(LEAD)
         quiet = torch.zeros(max(0, after))
-        tail = torch.cat([self.held, self.rest])[: min(len(quiet), self._samples(FALL))]
+        tail = torch.cat([self.pending, self.partial_frame])[: min(len(quiet), self._samples(FALL))]
         quiet[: len(tail)] = tail * fade_in(len(tail)).flip(0)
-        return torch.cat([sound, quiet])
+        return torch.cat([audio, quiet])
 
     def _samples(self, seconds: float) -> int:
-        return round(seconds * self.rate)
+        return round(seconds * self.sample_rate)
 
-    def _taken(self, sound: Tensor) -> Tensor:
-        """Return the part of `sound` that is certain to stay."""
-        sound = torch.cat([self.rest, sound])
-        whole = len(sound) // self.frame * self.frame
-        sound, self.rest = sound[:whole], sound[whole:]
-        loud = (sound.view(-1, self.frame).square().mean(1) > QUIET).nonzero()[:, 0]
-        if self.heard and self.pause is None:
-            return sound
-        if not len(loud):
-            if not self.heard and not self.follows:
-                return sound
-            self.held = torch.cat([self.held, sound])
-            return sound[:0]
-        sound = torch.cat([self.held, sound])
-        begin, end = 0, len(sound)
-        if not self.heard and self.follows:
-            first = len(self.held) + int(loud[0]) * self.frame
+    def _trim_silence(self, audio: Tensor) -> Tensor:
+        """Return the part of `audio` that is certain to stay."""
+        audio = torch.cat([self.partial_frame, audio])
+        complete = len(audio) // self.frame * self.frame
+        audio, self.partial_frame = audio[:complete], audio[complete:]
+        loud_frames = (audio.view(-1, self.frame).square().mean(1) > QUIET).nonzero()[:, 0]
+        if self.has_speech and self.pause is None:
+            return audio
+        if not len(loud_frames):
+            if not self.has_speech and not self.is_continuation:
+                return audio
+            self.pending = torch.cat([self.pending, audio])
+            return audio[:0]
+        audio = torch.cat([self.pending, audio])
+        begin, end = 0, len(audio)
+        if not self.has_speech and self.is_continuation:
+            first = len(self.pending) + int(loud_frames[0]) * self.frame
             begin = max(0, first - self._samples(LEAD))
-            sound[begin:first] *= fade_in(first - begin)
+            audio[begin:first] *= fade_in(first - begin)
         if self.pause is not None:
-            end = len(self.held) + (int(loud[-1]) + 1) * self.frame
-        self.heard, self.held = True, sound[end:]
-        return sound[begin:end]
+            end = len(self.pending) + (int(loud_frames[-1]) + 1) * self.frame
+        self.has_speech, self.pending = True, audio[end:]
+        return audio[begin:end]
 
 
 def fade_in(length: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Detection of speech model families in Hugging Face folders, and the manifests that such folders lack.
 
-Families are detected by their tokenizers; what is known of a family stands in its card (`family_cards.py`). Families
+Families are detected by their tokenizers; facts about a family are in its card (`family_cards.py`). Families
 with a continuous head that is deterministic given its first noise (`DETERMINISTIC_MODEL_TYPES`) are refused.
 """
 
@@ -19,7 +19,7 @@ DETERMINISTIC_MODEL_TYPES = {"vibevoice", "pocket_tts", "gradium_phonon_tts"}  #
 
 
 def build_manifest(folder: Path) -> dict[str, Any] | None:
-    """Build the manifest of the model in `folder`; None if it is of no family of speech.
+    """Build the manifest of the model in `folder`; None if it belongs to no speech family.
 
     Raises:
         UnsupportedModel: no draft could be verified exactly, since the model draws no randomness after its first noise.

@@ -75,14 +75,14 @@ class SpeechFamily(ABC):
     rate: float  # codes per second
     eos: frozenset[int]  # ids that end a sentence
     context: int  # positions of a sequence, prompt and speech together
-    frame: int = 1  # codes that are decoded together only
+    frame: int = 1  # codes that can only be decoded together
     voices: list[str] = []
-    has_open_voices: bool = False  # the names are suggestions, since the model reads any name as text
-    clones: bool = False  # a reference recording takes the place of a name
-    no_audio_reason: str = ""
+    has_open_voices: bool = False  # whether other names are allowed, since the model reads the name as text
+    clones: bool = False  # whether the voice is cloned from a reference recording instead of named
+    no_audio_reason: str = ""  # reason why the model has tokens but no audio; empty if it has audio
 
-    def __init__(self, parts: FamilyInputs) -> None:
-        self.parts = parts
+    def __init__(self, inputs: FamilyInputs) -> None:
+        self.inputs = inputs
 
     @property
     @abstractmethod
@@ -142,35 +142,41 @@ class SpeechFamily(ABC):
     def select_voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
         """Return the requested voice.
 
+        Args:
+            name (str | None): name of a voice; None takes the default.
+            reference (Recording | None): recording to clone.
+            text (str | None): transcript of the reference.
+
         Raises:
             InvalidArgument: the model has no such voice, or does not clone references.
         """
         if reference is not None or text is not None:
-            known = f"choose a voice of {', '.join(self.voices)}" if self.voices else "leave it out"
-            raise InvalidArgument(f"{self.parts.card.name} does not clone voices from a reference; {known}.")
+            advice = f"choose a voice of {', '.join(self.voices)}" if self.voices else "leave it out"
+            raise InvalidArgument(f"{self.inputs.card.name} does not clone voices from a reference; {advice}.")
         if name is None:
             return Voice(self.voices[0] if self.voices else "")
         if name in self.voices:
             return Voice(name)
         if self.has_open_voices:
-            return Voice(readable_name(name), note=unlisted_voice(name, self.parts.card.name, self.voices))
-        known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
-        meant = did_you_mean(str(name), self.voices)
-        raise InvalidArgument(f"voice {format_value(name)} is unknown{meant}; {self.parts.card.name} {known}.")
+            return Voice(readable_name(name), note=unlisted_voice(name, self.inputs.card.name, self.voices))
+        advice = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
+        suggestion = did_you_mean(str(name), self.voices)
+        raise InvalidArgument(f"voice {format_value(name)} is unknown{suggestion}; {self.inputs.card.name} {advice}.")
 
 
 def readable_name(name: str) -> str:
-    """Return the name of a voice as a prompt can hold it; raises InvalidArgument for what is no name."""
-    found = str(name).strip()
-    if not found or len(found) > LONGEST_NAME or ":" in found or not found.isprintable():
+    """Return a voice name, stripped, for use in a prompt; raises InvalidArgument if it is not usable as a name."""
+    stripped = str(name).strip()
+    if not stripped or len(stripped) > LONGEST_NAME or ":" in stripped or not stripped.isprintable():
         raise InvalidArgument(
-            f"voice {format_value(found)} is no name; give one on a single line, without a colon, of at most "
+            f"voice {format_value(stripped)} is no name; give one on a single line, without a colon, of at most "
             f"{LONGEST_NAME} characters."
         )
-    return found
+    return stripped
 
 
 def unlisted_voice(name: str, model: str, voices: Sequence[str]) -> str:
-    """Return the note on a voice that is passed on to a model that does not list it."""
-    meant = did_you_mean(str(name), voices)
-    return f"voice {name!r} is none that {model} lists{meant}; it is passed on as it is, listed are {', '.join(voices)}"
+    """Return the note for a voice name that the model does not list but accepts."""
+    suggestion = did_you_mean(str(name), voices)
+    listed = ", ".join(voices)
+    return f"voice {name!r} is none that {model} lists{suggestion}; it is passed on as it is, listed are {listed}"

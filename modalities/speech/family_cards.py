@@ -1,4 +1,4 @@
-"""Family cards of published speech models: everything that is known of a family before its weights are loaded.
+"""Family cards of published speech models: facts about a family that are needed before its weights are loaded.
 
 This module is light: it does not load torch, so that listing models and completing names stays quick.
 """
@@ -11,13 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SpeechFamilyCard:
-    """Description of a speech model family; sampling settings are those its makers publish."""
+    """Description of a speech model family, with the sampling parameters that its authors publish."""
 
     name: str  # `family` in manifests
     implementation: str  # "module:Class" in `families`
     summary: str
     marker_tokens: tuple[str, ...]  # tokens that the tokenizer of no other family has together
-    defaults: dict[str, Any]  # sampling settings
+    defaults: dict[str, Any]  # sampling parameters
     voices: list[str] = field(default_factory=list)
     tuned_params: dict[str, Any] = field(default_factory=dict)  # parameters of methods, `fitted` in manifests
     codec: tuple[str, list[str]] | None = None  # repository of the codec, and its files beside safetensors and JSON
@@ -55,7 +55,7 @@ CARDS = (
         implementation="llasa:Llasa",
         summary="Llasa: clones a voice, 16 kHz; not for commercial use (CC-BY-NC-4.0)",
         marker_tokens=("<|s_0|>", "<|TEXT_UNDERSTANDING_START|>"),
-        defaults={"temperature": 0.8, "top_k": 50},  # transformers' `generate` uses top-k 50 unless told otherwise
+        defaults={"temperature": 0.8, "top_k": 50},  # top-k is the default of transformers' `generate`
         codec=("HKUSTAudio/xcodec2-hf", []),
     ),
     SpeechFamilyCard(

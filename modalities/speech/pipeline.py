@@ -81,7 +81,8 @@ def generate_speech(
     check_speech_request(
         text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
     )
-    return cached_pipeline("speech", model, method, device, dtype, codec)(
+    pipe: SpeechPipeline = cached_pipeline("speech", model, method, device, dtype, codec)
+    return pipe(
         text, voice=voice, reference=reference, reference_text=reference_text, speculative=speculative, method=method,
         seed=seed, speed=speed, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty, on_step=on_step,
@@ -90,6 +91,12 @@ def generate_speech(
 
 def check_speech_request(text: str, speed: float, seed: int, **sampling: Any) -> int:
     """Check the arguments that can be checked without a model, and return the seed.
+
+    Args:
+        text (str): text to synthesise.
+        speed (float): from 0.25 to 4.
+        seed (int): seed of the noise.
+        **sampling (Any): sampling parameters by name; None takes the default of the model.
 
     Raises:
         PromptError: the text is no plain text.
@@ -111,7 +118,7 @@ class SpeechPipeline(Pipeline):
         self.eos_token_ids = self.family.eos
         self.row_length = (
             self.family.frame if self.family.frame > 1 else 0
-        )  # a frame is to its codes what a row is to tokens
+        )  # drafters treat a frame of codes as a row of tokens
 
     @property
     def sample_rate(self) -> int:
@@ -137,30 +144,30 @@ class SpeechPipeline(Pipeline):
         return [self.prompt("yes .", Voice(next(iter(self.voices), "")), 0, 0)]
 
     def prompt(
-        self, sentence: str, voice: Voice, seed: int, place: int, sampling: SamplingParams | None = None
+        self, sentence: str, voice: Voice, seed: int, index: int, sampling: SamplingParams | None = None
     ) -> PromptInputs:
-        """Build the prompt of sentence number `place` of a script.
+        """Build the prompt of sentence number `index` of a script.
 
         Args:
             sentence (str): the text.
             voice (Voice): its speaker.
             seed (int): seed of the noise.
-            place (int): index of the sentence.
+            index (int): index of the sentence.
             sampling (SamplingParams | None): None takes the model's defaults.
 
         Raises:
             PromptError: the prompt leaves too few positions for the speech.
         """
         sampling = self.sampling_params() if sampling is None else sampling
-        ids, most = self.family.encode_prompt(sentence, voice), self.family.max_codes(sentence)
-        room = (self.context_len - len(ids)) // self.family.frame * self.family.frame
-        if room < min(most, self.family.expected_codes(sentence)):
+        ids, max_codes = self.family.encode_prompt(sentence, voice), self.family.max_codes(sentence)
+        available = (self.context_len - len(ids)) // self.family.frame * self.family.frame
+        if available < min(max_codes, self.family.expected_codes(sentence)):
             raise PromptError(
                 f"a sentence and its reference take {len(ids)} of the {self.context_len} positions of "
                 f"{self.card.name}, which leaves too few for the speech; give a shorter reference."
             )
         sampling = replace(sampling, min_tokens=max(sampling.min_tokens, self.family.min_codes(sentence)))
-        return PromptInputs((tuple(ids),), min(most, room), seed, place, sampling_params=sampling)
+        return PromptInputs((tuple(ids),), min(max_codes, available), seed, index, sampling_params=sampling)
 
     def __call__(self, text: str, *, on_step: OnStep | None = None, **options: Any) -> SpeechResult:
         """Synthesise `text`; arguments are those of `generate_speech` without model, codec, device and dtype."""
@@ -178,8 +185,8 @@ class SpeechPipeline(Pipeline):
     ) -> SpeechStream:  # fmt: skip
         """Return an iterator over audio chunks; `result()` ends it and returns what was synthesised so far.
 
-        `together` is the number of sentences that are decoded at a time; 1 has the lowest latency. The other options are
-        those of `generate_speech`.
+        `together` is the number of sentences that are decoded at a time; 1 has the lowest latency. The other options
+        are those of `generate_speech`.
         """
         return SpeechStream(
             self.run(
@@ -207,7 +214,7 @@ class SpeechPipeline(Pipeline):
         script = self.family.split_text(text)
         speaker = self.family.select_voice(to_optional(to_string, "voice", voice), reference, reference_text)
         prompts = [
-            self.prompt(sentence, speaker, row_seed, place, sampling) for place, sentence in enumerate(script.sentences)
+            self.prompt(sentence, speaker, row_seed, index, sampling) for index, sentence in enumerate(script.sentences)
         ]
         return SpeechGenerationRequest(
             self, self.method(choice), prompts, SpeechRequestInfo(text, script, speaker, row_seed), speed, together

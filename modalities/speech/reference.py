@@ -1,7 +1,7 @@
 """Reference recordings of voices to clone: read, checked, mixed to mono and resampled.
 
-    sound = listen("me.wav", 16_000)           # float32 [samples]
-    sound = listen((samples, 44_100), 16_000)  # samples [S] or [S, channels]
+    audio = load_reference("me.wav", 16_000)           # float32 [samples]
+    audio = load_reference((samples, 44_100), 16_000)  # samples [S] or [S, channels]
 
 The header of a file has its length, so that long recordings are refused without decoding them.
 """
@@ -20,7 +20,7 @@ from polydraft.core.errors import InvalidArgument
 Recording: TypeAlias = str | Path | tuple[Any, int]
 
 SHORTEST, LONGEST = 0.5, 30.0  # seconds
-SILENCE = 1e-3  # largest sample, of 1
+SILENCE = 1e-3  # largest absolute sample of a silent recording, where full scale is 1
 MAX_VALUES = 2**24  # samples times channels; 30 s of stereo at 192 kHz are 11.5 million
 RATES = (4_000, 768_000)  # Hz
 
@@ -29,15 +29,15 @@ def load_reference(reference: Recording, rate: int) -> NDArray[np.float32]:
     """Return the recording as mono samples `[S]` at `rate` Hz; raises InvalidArgument if it is unusable."""
     import soxr
 
-    sound, source_rate = (
+    audio, source_rate = (
         read_recording(Path(reference)) if isinstance(reference, str | Path) else convert_samples(reference)
     )
-    check_length(len(sound), source_rate)  # a header may say more than there is
-    if not np.isfinite(sound).all():
+    check_length(len(audio), source_rate)  # the header may claim more samples than the file has
+    if not np.isfinite(audio).all():
         raise InvalidArgument("the reference has samples that are no numbers; give a sound recording.")
-    mono = sound.mean(1)
+    mono = audio.mean(1)
     if np.abs(mono).max() < SILENCE:
-        raise InvalidArgument("the reference is silent; give a recording in which the voice is heard.")
+        raise InvalidArgument("the reference is silent; give a recording in which the voice is audible.")
     resampled: NDArray[np.float32] = np.asarray(soxr.resample(mono, source_rate, rate), np.float32)
     return resampled
 
@@ -61,20 +61,20 @@ def read_recording(path: Path) -> tuple[NDArray[np.float32], int]:
 
 
 def convert_samples(reference: Any) -> tuple[NDArray[np.float32], int]:
-    """Return samples `[S, channels]` and rate of (samples, rate); whole numbers are read as full scale."""
+    """Return samples `[S, channels]` in -1..1 and the rate of (samples, rate); integers are scaled by their range."""
     try:
         samples, rate = reference
-        sound, rate = np.asarray(samples), int(rate)
+        audio, rate = np.asarray(samples), int(rate)
     except (TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise system_error(error, "the reference cannot be read") or InvalidArgument(
             "the reference is no recording; give a file's path or (samples, rate)."
         ) from error
-    if sound.dtype.kind not in "fi" or sound.ndim not in (1, 2):
+    if audio.dtype.kind not in "fi" or audio.ndim not in (1, 2):
         raise InvalidArgument("the reference is no recording; samples must be numbers, [S] or [S, channels].")
-    check_length(len(sound), rate)
-    check_values(*sound.reshape(len(sound), -1).shape)
-    full = np.float32(np.iinfo(sound.dtype).max if sound.dtype.kind == "i" else 1)
-    return sound.astype(np.float32).reshape(len(sound), -1) / full, rate
+    check_length(len(audio), rate)
+    check_values(*audio.reshape(len(audio), -1).shape)
+    full_scale = np.float32(np.iinfo(audio.dtype).max if audio.dtype.kind == "i" else 1)
+    return audio.astype(np.float32).reshape(len(audio), -1) / full_scale, rate
 
 
 def check_values(samples: int, channels: int) -> None:
@@ -87,6 +87,7 @@ def check_values(samples: int, channels: int) -> None:
 
 
 def check_length(samples: int, rate: int) -> None:
+    """Check the sample rate and the duration of a recording."""
     if not RATES[0] <= rate <= RATES[1]:
         raise InvalidArgument(f"the reference is at {rate} Hz; it must be at {RATES[0]} to {RATES[1]}.")
     seconds = samples / rate

@@ -1,4 +1,4 @@
-"""Speech requests: sentences whose codes passes commit, audio as soon as it is final, and the result."""
+"""Speech requests: state of the sentences during decoding, streamed audio, and the final result."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SpeechGenerationRequest(GenerationRequest[SpeechProgress, SpeechResult]):
 
     @property
     def has_failed(self) -> bool:
-        """Check whether any sentence failed: audio with a gap is no result."""
+        """Check whether any sentence failed, since audio with a gap is not a valid result."""
         return bool(self.errors)
 
     @property
@@ -100,33 +100,35 @@ class SpeechGenerationRequest(GenerationRequest[SpeechProgress, SpeechResult]):
 
     def on_tokens(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, StopPoint]:
         loops = {}
-        for place, (had, tokens) in committed.items():
-            sentence = self.sentences[place]
-            if place in ended:
-                sentence.finish = self.rows[place].finish
-            num_kept = sentence.append_codes(self.codes_of(tokens), self.passes)
+        for index, (num_before, tokens) in committed.items():
+            sentence = self.sentences[index]
+            if index in ended:
+                sentence.finish = self.rows[index].finish
+            num_kept = sentence.append_codes(self.extract_codes(tokens), self.passes)
             if sentence.finish == "loop":
-                tokens = self.up_to_code(tokens, num_kept)
-                loops[place] = StopPoint("loop", had + len(tokens))
-            self.token_ids[place] += tokens
+                tokens = self.tokens_up_to_code(tokens, num_kept)
+                loops[index] = StopPoint("loop", num_before + len(tokens))
+            self.token_ids[index] += tokens
         return loops
 
-    def codes_of(self, tokens: list[int]) -> Tensor:
+    def extract_codes(self, tokens: list[int]) -> Tensor:
         """Return the codes among tokens."""
         return self.pipe.family.extract_codes(torch.tensor(tokens, dtype=torch.long))
 
-    def up_to_code(self, tokens: list[int], count: int) -> list[int]:
-        """Return tokens up to the one that is the last of `count` codes."""
-        return next(begun for end in range(len(tokens) + 1) if len(self.codes_of(begun := tokens[:end])) == count)
+    def tokens_up_to_code(self, tokens: list[int], count: int) -> list[int]:
+        """Return the shortest prefix of `tokens` that contains `count` codes."""
+        return next(
+            prefix for end in range(len(tokens) + 1) if len(self.extract_codes(prefix := tokens[:end])) == count
+        )
 
     def poll_events(self) -> list[SpeechProgress]:
-        new = []
+        events = []
         while self.current_sentence < self.num_started:
             sentence = self.sentences[self.current_sentence]
             audio = sentence.pop_audio().numpy()
             if len(audio):
                 self.audio_pieces.append(audio)
-                new.append(
+                events.append(
                     SpeechProgress(
                         audio,
                         self.pipe.sample_rate,
@@ -142,7 +144,7 @@ class SpeechGenerationRequest(GenerationRequest[SpeechProgress, SpeechResult]):
             if sentence.finish is None:
                 break
             self.current_sentence += 1
-        return new
+        return events
 
     def result(self) -> SpeechResult:
         """Return audio, tokens and statistics of what was emitted so far."""
@@ -171,18 +173,18 @@ class SpeechStream(GenerationStream[SpeechGenerationRequest], Iterator[SpeechChu
         return next(self.chunks)
 
     def close(self) -> None:
-        """Stop here."""
+        """End the stream."""
         super().close()
         self.chunks.close()  # type: ignore[attr-defined]
 
     def _chunks(self) -> Iterator[SpeechChunk]:
-        for made in self.steps():
+        for step in self.steps():
             if self.on_step is not None:
-                self.on_step(self.request.codes, self.request.expected, made)
+                self.on_step(self.request.codes, self.request.expected, step)
             with self.request.pipe.lock:
-                news = self.request.poll_events()
-            for new in news:
-                yield SpeechChunk(new.audio, new.sample_rate, new.sentence, new.codes, made)
+                events = self.request.poll_events()
+            for event in events:
+                yield SpeechChunk(event.audio, event.sample_rate, event.sentence, event.codes, step)
 
     def result(self) -> SpeechResult:
         """Return audio, tokens and statistics of what was synthesised so far, and end the stream."""

@@ -1,7 +1,7 @@
 """Streaming resampling of audio; resampled pieces are together equal to the whole audio resampled at once.
 
 resampler = Resampler(16_000, 24_000)
-sent = [resampler.push(piece) for piece in pieces] + [resampler.finish()]
+pieces = [resampler.push(piece) for piece in audio_pieces] + [resampler.finish()]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Resampler:
-    """Resamples a mono stream; audio that has the wanted rate passes unchanged.
+    """Streaming resampler of mono audio; audio that already has the target rate passes unchanged.
 
     Args:
         source (int): sample rate of the input, in Hz.
@@ -24,16 +24,22 @@ class Resampler:
         self.stream = None if source == target else soxr.ResampleStream(source, target, 1, dtype="float32")
 
     def push(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the samples that `audio` makes certain; the filter holds back a few milliseconds."""
+        """Return the samples that `audio` completes; the filter delays the last few milliseconds."""
         return audio if self.stream is None else np.asarray(self.stream.resample_chunk(audio))
 
     def finish(self) -> NDArray[np.float32]:
         """Return the last samples."""
-        rest = np.zeros(0, np.float32)
-        return rest if self.stream is None else np.asarray(self.stream.resample_chunk(rest, last=True))
+        empty = np.zeros(0, np.float32)
+        return empty if self.stream is None else np.asarray(self.stream.resample_chunk(empty, last=True))
 
 
 def resample(audio: NDArray[np.float32], source: int, target: int) -> NDArray[np.float32]:
-    """Return audio at another rate, bitwise equal to what `Resampler` returns for its pieces."""
+    """Return audio at another rate, bitwise equal to what `Resampler` returns for its pieces.
+
+    Args:
+        audio (NDArray): [samples], mono.
+        source (int): sample rate of `audio`, in Hz.
+        target (int): sample rate of the result, in Hz.
+    """
     resampler = Resampler(source, target)
     return np.concatenate([resampler.push(audio), resampler.finish()])

@@ -17,13 +17,13 @@ from polydraft.modalities.output import atomic_file, check_writable
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
            ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip
-UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV's header
+UNKNOWN_SIZE = 0xFFFFFFFF  # size field in the header of a WAV of unknown length
 ENDIAN = {"RAW": "LITTLE"}  # the other formats have a fixed byte order
 
 
 @dataclass(frozen=True)
 class SpeechResult:
-    """Speech of one text."""
+    """Audio, tokens and statistics of one synthesised text."""
 
     audio: NDArray[np.float32]  # [samples] in -1..1
     sample_rate: int
@@ -64,18 +64,28 @@ def check_output(path: str | Path) -> Path:
 
 
 def write_audio(audio: NDArray[np.float32], sample_rate: int, path: Path, notes: dict[str, Any]) -> Path:
-    """Write audio atomically: to a temporary file first, which is then renamed to `path`."""
+    """Write audio atomically: to a temporary file first, which is then renamed to `path`.
+
+    Args:
+        audio (NDArray): [samples] in -1..1.
+        sample_rate (int): in Hz.
+        path (Path): file, whose suffix selects the format.
+        notes (dict[str, Any]): metadata, by field of `soundfile.SoundFile`.
+
+    Returns:
+        Path: `path`.
+    """
     import soundfile
 
     kind, subtype = FORMATS[path.suffix.lower()]
     with (
         atomic_file(path, soundfile.SoundFileError) as file,
-        soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(kind), kind) as sound,
+        soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(kind), kind) as output,
     ):
         if kind != "RAW":
             for name, value in notes.items():
-                setattr(sound, name, value)
-        sound.write(audio)
+                setattr(output, name, value)
+        output.write(audio)
     return path
 
 
@@ -91,7 +101,7 @@ def wav_header(sample_rate: int, size: int | None = None) -> bytes:
         sample_rate (int): in Hz.
         size (int | None): bytes of its samples; None if the length is unknown.
     """
-    data = UNKNOWN_SIZE if size is None else min(size, UNKNOWN_SIZE)
-    riff = min(data + 36, UNKNOWN_SIZE)  # all that follows this field
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
-    return struct.pack("<4sI4s", b"RIFF", riff, b"WAVE") + form + struct.pack("<4sI", b"data", data)
+    data_size = UNKNOWN_SIZE if size is None else min(size, UNKNOWN_SIZE)
+    riff_size = min(data_size + 36, UNKNOWN_SIZE)  # bytes after this field
+    format_chunk = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
+    return struct.pack("<4sI4s", b"RIFF", riff_size, b"WAVE") + format_chunk + struct.pack("<4sI", b"data", data_size)

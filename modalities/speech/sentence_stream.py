@@ -15,7 +15,7 @@ LOOP = 4  # repetitions of the longest period that count as a loop
 
 @dataclass(frozen=True)
 class ChunkSizes:
-    """Lengths in codes."""
+    """Lengths of audio chunks and of loops, in codes."""
 
     first: int  # of the first chunk
     chunk: int  # of later chunks
@@ -39,34 +39,34 @@ class SentenceStream:
     finish: str | None = None
     num_decoded: int = 0
 
-    def append_codes(self, codes: Tensor, count: int) -> int:
-        """Append the codes that pass `count` committed, up to where a loop is first seen, and return how many."""
+    def append_codes(self, codes: Tensor, pass_index: int) -> int:
+        """Append the codes that a pass committed, up to the end of the first detected loop, and return their number."""
         before, loop, period = len(self.codes), self.chunk_sizes.loop, self.chunk_sizes.period
         self.codes = torch.cat([self.codes, codes])
         for end in range(max(loop, before // period * period), len(self.codes) + 1, period):
-            # checked at multiples of the period, so that the result does not depend on how passes chunk the codes
+            # Ends are checked at multiples of the period, so that the result does not depend on how passes chunk codes.
             if end > before and is_periodic(self.codes[end - loop : end], period):
                 self.codes, self.finish = self.codes[:end], "loop"
                 break
-        kept = len(self.codes) - before
-        self.passes = torch.cat([self.passes, torch.full((kept,), count)])
-        return kept
+        num_kept = len(self.codes) - before
+        self.passes = torch.cat([self.passes, torch.full((num_kept,), pass_index)])
+        return num_kept
 
     def pop_audio(self) -> Tensor:
         """Return new samples: all that remain at the end of the sentence, whole chunks before that.
 
         Chunk sizes do not depend on when codes arrive, so that equal codes give bitwise equal audio.
         """
-        heard = [torch.empty(0)]
+        pieces = [torch.empty(0)]
         while len(self.codes) - self.num_decoded >= (
             size := self.chunk_sizes.chunk if self.num_decoded else self.first_chunk_size
         ):
-            heard.append(self.audio_stream.push(self.codes[self.num_decoded : self.num_decoded + size]))
+            pieces.append(self.audio_stream.push(self.codes[self.num_decoded : self.num_decoded + size]))
             self.num_decoded += size
         if self.finish is not None:
-            heard += [self.audio_stream.push(self.codes[self.num_decoded :]), self.audio_stream.finish()]
+            pieces += [self.audio_stream.push(self.codes[self.num_decoded :]), self.audio_stream.finish()]
             self.num_decoded = len(self.codes)
-        return torch.cat(heard)
+        return torch.cat(pieces)
 
     @property
     def first_chunk_size(self) -> int:

@@ -14,7 +14,7 @@ from polydraft.core.folders.readers import read_tokenizer
 
 PAD, START, END = 0, 1, 2
 SPECIALS = ("<|pad|>", "<|speech_start|>", "<|speech_end|>")
-ALIGNED = 64  # rows of an embedding start at multiples of this: aligned rows multiply faster
+ALIGNED = 64  # ids of codes start at a multiple of this, since aligned embedding rows multiply faster
 
 
 def voice_token(voice: str) -> str:
@@ -26,7 +26,13 @@ def code_token(code: int) -> str:
 
 
 def build_tokenizer(voices: list[str], symbols: list[str], codes: int) -> Tokenizer:
-    """Build a word-level tokenizer, whose symbols are separated by blanks."""
+    """Build a word-level tokenizer, whose input symbols are separated by spaces.
+
+    Args:
+        voices (list[str]): names of the voices.
+        symbols (list[str]): symbols of the text.
+        codes (int): number of codes of the codec.
+    """
     names = [*SPECIALS, *map(voice_token, voices), *symbols]
     names += [f"<|unused_{index}|>" for index in range(-len(names) % ALIGNED)]
     names += [code_token(code) for code in range(codes)]
@@ -36,16 +42,17 @@ def build_tokenizer(voices: list[str], symbols: list[str], codes: int) -> Tokeni
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    made: Tokenizer = read_tokenizer(folder / "tokenizer.json")
-    return made
+    """Load tokenizer.json from `folder`."""
+    tokenizer: Tokenizer = read_tokenizer(folder / "tokenizer.json")
+    return tokenizer
 
 
 def id_of(tokenizer: Tokenizer, name: str) -> int:
     """Return the id of a token; raises ValueError if the tokenizer lacks it."""
-    found = tokenizer.token_to_id(name)
-    if found is None:
+    token_id = tokenizer.token_to_id(name)
+    if token_id is None:
         raise ValueError(f"the tokenizer has no {name}")
-    return found
+    return token_id
 
 
 def code_offset(tokenizer: Tokenizer) -> int:

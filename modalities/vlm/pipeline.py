@@ -96,7 +96,8 @@ def chat(
         seed, max_new_tokens, min_new_tokens, stop, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty,
     )  # fmt: skip
-    return cached_pipeline("vlm", model, method, device, dtype)(
+    pipe: VLMPipeline = cached_pipeline("vlm", model, method, device, dtype)
+    return pipe(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
         max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, max_pixels=max_pixels, stop=stop, on_step=on_step,

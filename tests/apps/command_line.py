@@ -1,7 +1,8 @@
-"""Run a command in this process, and what a refusal looks like."""
+"""Helpers that run a command in this process and check refusals."""
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,12 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 
 
 def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    """Invoke the command, and keep its log handlers, whose streams close with it, from later tests."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    try:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    finally:
+        logging.root.handlers[:], logging.root.level = handlers, level
 
 
 def assert_refused(done: Any, word: str) -> None:

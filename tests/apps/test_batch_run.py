@@ -32,7 +32,7 @@ class Reply:
 
 
 class Chat:
-    """Stands in for `polydraft.chat`; fails where the question says so."""
+    """Stand-in for `polydraft.chat` that fails if the question asks for it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -65,7 +65,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
 
 
-def test_a_picture_and_an_answer_are_made_and_not_made_again(tmp_path: Path, chat: Chat) -> None:
+def test_batch_run_resumes_without_repeating_jobs(tmp_path: Path, chat: Chat) -> None:
     path, out = write(tmp_path, FROGS, "", SAY), tmp_path / "out"
     done = run("batch", "run", path, "--out", out, "--json")
     assert done.exit_code == 0, done.output
@@ -83,7 +83,7 @@ def test_a_picture_and_an_answer_are_made_and_not_made_again(tmp_path: Path, cha
     assert not (out / "frogs.png").exists() and len(chat.asked) == 1 and len(lines(out)) == 2
 
 
-def test_a_failing_job_is_recorded_and_the_run_goes_on(tmp_path: Path, chat: Chat) -> None:
+def test_batch_run_failing_job_is_recorded(tmp_path: Path, chat: Chat) -> None:
     jobs = [SAY | {"id": "a", "question": "fail"}, SAY | {"id": "b", "seed": "x"}, SAY | {"id": "c"}]
     path, out = write(tmp_path, *jobs), tmp_path / "out"
     done = run("batch", "run", path, "--out", out)
@@ -91,7 +91,7 @@ def test_a_failing_job_is_recorded_and_the_run_goes_on(tmp_path: Path, chat: Cha
     assert "a: PromptError: the question fails; ask another." in done.stderr and "b: TypeError" in done.stderr
     assert [record.get("error", {}).get("type") for record in lines(out)] == ["PromptError", "TypeError", None]
     assert {path.name for path in out.iterdir()} == {"c.txt", "results.jsonl"}
-    run("batch", "run", path, "--out", out)  # the failed ones are tried again, the other is not
+    run("batch", "run", path, "--out", out)  # Only failed jobs are retried.
     assert len(chat.asked) == 5 and len(lines(out)) == 5
 
 
@@ -121,7 +121,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_line_is_named_and_nothing_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_line_is_named_and_nothing_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("a model was loaded"))
     job, word = BAD[name]
     done = run("batch", "run", write(tmp_path, FROGS, job), "--out", tmp_path / "out")
@@ -137,13 +137,13 @@ def test_files_without_jobs_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"question": "Hello!"}, {"messages": [{"role": "user", "content": "Hello!"}]}])
-def test_read_job_question_without_picture_is_taken(asked: dict[str, Any]) -> None:
+def test_read_job_question_without_image_is_accepted(asked: dict[str, Any]) -> None:
     from polydraft.apps.batch.jobs import read_job
 
     assert read_job(json.dumps({"id": "a", "modality": "vlm"} | asked)).arguments == asked
 
 
-def test_the_modality_may_follow_from_the_model(tmp_path: Path) -> None:
+def test_read_jobs_infers_modality_from_model(tmp_path: Path) -> None:
     from polydraft.apps.batch.jobs import read_jobs
 
     path = write(tmp_path, {"id": 3, "model": "tiny-image", "prompt": "a cat"})
@@ -151,6 +151,6 @@ def test_the_modality_may_follow_from_the_model(tmp_path: Path) -> None:
     assert (job.id, job.modality, job.output) == ("3", "image", "3.png")
 
 
-def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+def test_output_path_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     assert_refused(run("batch", "run", write(tmp_path, FROGS), "--out", tmp_path / "out"), "out")

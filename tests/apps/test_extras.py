@@ -1,4 +1,4 @@
-"""What works without the packages of extras, and how what needs them says so."""
+"""Behaviour without the packages of extras: usual work runs, and other commands name the extra."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PLOTS = "needs the package matplotlib; install it with: pip install 'polydraft[p
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_extras_bring_the_packages_they_are_named_for() -> None:
+def test_extras_install_their_packages() -> None:
     names = packages_distributions()
     for package, extra in EXTRAS.items():
         wanted = " ".join(PROJECT["optional-dependencies"][extra])
         distributions = names.get(package, [package.replace("_", "-")])
         assert any(name.lower().replace("_", "-") in wanted for name in distributions), package
-    own = next(line for line in PROJECT["optional-dependencies"]["dev"] if line.startswith("polydraft["))
-    assert {"bench", "diffusers", "hearing", "plots", "serve", "snac", "ui"} <= set(own[10:-1].split(","))
+    dev_extras = next(line for line in PROJECT["optional-dependencies"]["dev"] if line.startswith("polydraft["))
+    assert {"bench", "diffusers", "hearing", "plots", "serve", "snac", "ui"} <= set(dev_extras[10:-1].split(","))
     assert not {"diffusers", "matplotlib"} & {name.split(">")[0] for name in PROJECT["dependencies"]}
 
 
@@ -41,7 +41,7 @@ COMMANDS = {
 }
 
 
-def test_nothing_usual_needs_an_extra_and_commands_name_the_one_that_they_lack(tmp_path: Path) -> None:
+def test_commands_without_extras_run_or_name_them(tmp_path: Path) -> None:
     program = WITHOUT + (
         "import polydraft\nfrom polydraft import chat, generate_image, generate_speech, load\n"
         "image = generate_image('a cat on a navy background').image\n"
@@ -68,7 +68,7 @@ def test_nothing_usual_needs_an_extra_and_commands_name_the_one_that_they_lack(t
 
 
 @pytest.mark.parametrize("package", ["diffusers", "matplotlib"])
-def test_doctor_finds_a_machine_without_extras_fit(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_passes_without_extras(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from polydraft.apps.cli import doctor
 
     def version(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Help as users read it: examples that parse, brackets that stay, and what the shell offers behind a TAB."""
+"""Help texts: examples that parse, square brackets that are kept, and shell completion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .command_line import ENVIRONMENT, run
 
 
 def paths(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every command and group, with the words that call it."""
+    """Yield every command and group with the words that call it."""
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from paths(child, f"{path} {name}")
@@ -33,7 +33,7 @@ COMMANDS = dict(paths(shell.tree(), "polydraft"))
 
 
 def help_of(path: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What --help prints."""
+    """Return the output of --help."""
     context, called = None, ""
     for word in path.split():
         called = f"{called} {word}".strip()
@@ -105,7 +105,7 @@ def test_tables_and_signs_keep_square_brackets(capsys: pytest.CaptureFixture[str
         (["train", "drafter", "--kind", "eagel", "--out", "runs"], "eagle"),
     ],
 )
-def test_misspelt_name_is_answered_with_the_closest(
+def test_misspelt_name_suggests_the_closest(
     arguments: list[str], meant: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,7 +116,7 @@ def test_misspelt_name_is_answered_with_the_closest(
     assert os.listdir(tmp_path) == []
 
 
-def test_misspelt_setting_of_a_file_is_answered_with_the_closest(tmp_path: Path) -> None:
+def test_misspelt_setting_of_file_suggests_the_closest(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text("max_quue = 3\n")
     done = run("serve", "--config", tmp_path / "server.toml")
     assert done.exit_code == 2 and "unknown (did you mean 'max_queue'?)" in done.stderr
@@ -125,8 +125,8 @@ def test_misspelt_setting_of_a_file_is_answered_with_the_closest(tmp_path: Path)
 # --- completion
 
 
-def completed(line: str) -> list[str]:
-    """What bash would offer for the last word of `line`."""
+def complete(line: str) -> list[str]:
+    """Return the completions that bash offers for the last word of `line`."""
     words = line.split(" ")
     environment = {"_POLYDRAFT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     return CliRunner().invoke(app, [], env=environment, prog_name="polydraft").stdout.split()
@@ -147,8 +147,8 @@ def completed(line: str) -> list[str]:
         ("polydraft image cat --dtype b", ["bfloat16"]),
     ],
 )
-def test_completion_offers_names_that_fit(line: str, offered: list[str]) -> None:
-    assert completed(line) == offered
+def test_completion_offers_matching_names(line: str, offered: list[str]) -> None:
+    assert complete(line) == offered
 
 
 def test_completion_knows_every_method() -> None:

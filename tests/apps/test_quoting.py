@@ -1,4 +1,4 @@
-"""Sentences whose quotes were forgotten are refused with the quoted form; several prompts stay several."""
+"""Unquoted sentences are refused with the quoted form; several quoted prompts are accepted."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_unquoted_sentence_is_refused_with_its_quoted_form(
 @pytest.mark.parametrize(
     "prompts", [["a cat", "three suns"], ["cat", "dog"], ["207", "88"], ["a cat"], ["a"], ["a cat", "the"]]
 )
-def test_several_prompts_stay_several(prompts: list[str]) -> None:
+def test_several_quoted_prompts_are_accepted(prompts: list[str]) -> None:
     check_prompts(prompts)
 
 
-def test_files_and_one_question_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_one_question_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("picture").touch()
     check_question(["a.png", "picture", "-"], "why?")
@@ -53,18 +53,18 @@ def test_files_and_one_question_are_taken(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", ["-5 degrees", "-.5", "-$20", "- a list", "-20°C"])
-def test_command_text_that_begins_with_a_minus_is_text(text: str) -> None:
-    heard: dict[str, object] = {}
+def test_command_text_with_leading_minus_is_text(text: str) -> None:
+    received: dict[str, object] = {}
     app = Application()
 
     @app.command()
     def say(words: list[str], seed: int = 0, voice: str = "") -> None:
-        heard.update(words=words, seed=seed, voice=voice)
+        received.update(words=words, seed=seed, voice=voice)
 
     @app.command()
     def other() -> None: ...
 
     result = CliRunner().invoke(app, ["say", "--voice", text, text, "--seed", "-3", "b"])
     assert result.exit_code == 0, result.output
-    assert heard == {"words": [text, "b"], "seed": -3, "voice": text}
+    assert received == {"words": [text, "b"], "seed": -3, "voice": text}
     assert CliRunner().invoke(app, ["say", text, "--voise", "b"]).exit_code == 2

@@ -1,4 +1,4 @@
-"""`polydraft speech`: files, streams, comparison, what is refused, and that a stopped run leaves nothing behind."""
+"""`polydraft speech`: files, streams, comparison, refusals, and stopped runs that leave no files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMAND = [sys.executable, "-m", "polydraft", "speech"]
 
 
 @pytest.mark.parametrize("suffix", first(2, ["wav", "opus", "flac", "mp3", "ogg"]))
-def test_a_sentence_becomes_a_file_of_any_kind(suffix: str, tmp_path: Path) -> None:
+def test_speech_writes_every_file_format(suffix: str, tmp_path: Path) -> None:
     done = run("speech", "Yes.", "-o", tmp_path / f"x.{suffix}", "--voice", "rms")
     assert done.exit_code == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1 and "τ" in done.stdout and f"x.{suffix}" in done.stdout
@@ -36,7 +36,7 @@ def test_a_sentence_becomes_a_file_of_any_kind(suffix: str, tmp_path: Path) -> N
     assert rate in (16_000, 48_000) and 0.2 < len(sound) / rate < 4 and np.abs(sound).max() > 0.05
 
 
-def test_compare_says_speedup_and_identity_and_draws_the_map(tmp_path: Path) -> None:
+def test_speech_compare_reports_speedup_identity_and_map(tmp_path: Path) -> None:
     done = run("speech", TEXT, "--compare", "--map", tmp_path / "map.png", "--json", "-o", tmp_path / "x.wav")
     assert done.exit_code == 0, done.stderr
     value = json.loads(done.stdout)
@@ -46,30 +46,30 @@ def test_compare_says_speedup_and_identity_and_draws_the_map(tmp_path: Path) -> 
     assert Image.open(tmp_path / "map.png").width > 500
 
 
-def test_a_broken_promise_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speech_compare_violated_guarantee_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "same", lambda result, plain: False)
     done = run("speech", "Yes.", "--compare", "-o", tmp_path / "x.wav")
     assert done.exit_code == 1 and "promise" in done.stderr
 
 
-def test_a_stream_is_the_file_and_text_comes_from_standard_input() -> None:
+def test_speech_stdin_text_streams_audio_of_file() -> None:
     done = subprocess.run(
         [*COMMAND, "-", "--stream", "-", "--seed", "3"], input=TEXT.encode(), env=ENVIRONMENT, capture_output=True,
         check=True,
     )  # fmt: skip
     with wave.open(io.BytesIO(done.stdout)) as sound:
         assert sound.getframerate() == 16_000
-        heard = np.frombuffer(sound.readframes(10**7), "<i2")
+        samples = np.frombuffer(sound.readframes(10**7), "<i2")
     whole = generate_speech(TEXT, seed=3).audio
-    assert len(heard) == len(whole) and np.abs(heard / 32767 - whole.clip(-1, 1)).max() < 1e-3
+    assert len(samples) == len(whole) and np.abs(samples / 32767 - whole.clip(-1, 1)).max() < 1e-3
 
 
-def test_what_cannot_be_said_is_told(tmp_path: Path) -> None:
+def test_unpronounceable_text_is_reported(tmp_path: Path) -> None:
     done = run("speech", "Yes \N{GRINNING FACE}.", "-o", tmp_path / "x.wav")
     assert done.exit_code == 0 and "\N{GRINNING FACE}" in done.stderr
 
 
-def test_models_tell_their_voices() -> None:
+def test_models_list_their_voices() -> None:
     text = run("models", "tiny-speech").stdout
     assert all(word in text for word in ("slt", "rms", "awb", "kal16", "polydraft speech"))
 
@@ -99,7 +99,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_sentence_and_no_file(name: str, tmp_path: Path) -> None:
+def test_speech_invalid_input_one_sentence_no_file(name: str, tmp_path: Path) -> None:
     arguments, word = BAD[name]
     output = [] if "--stream" in arguments or "--format" in arguments else ["-o", tmp_path / "x.wav"]
     before = set(os.listdir("."))
@@ -117,11 +117,11 @@ def test_unwritable_output_is_refused_before_the_model_loads(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_stops_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_stops_and_leaves_no_files(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, (ROOT / "LICENSE").read_text()[:3000], "--method", "ar", "-o", str(tmp_path / "x.wav")],
         env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # A background shell ignores it.
     )  # fmt: skip
     assert process.stderr is not None
     try:

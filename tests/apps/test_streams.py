@@ -1,4 +1,4 @@
-"""Standard streams whose reader is gone, stalls, or has no room: work goes on, and the exit status is its own."""
+"""Standard streams whose reader is gone, stalls, or has a full disk: work and its exit status are not affected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with open(os.environ["DONE"], "w") as file: file.write("done")
 
 
 def run_notes(tmp_path: Path, *arguments: str, prefix: str = "", suffix: str = "") -> tuple[int, str]:
-    """Run a program of many notes behind a shell's redirections; return its exit status and what it wrote elsewhere."""
+    """Run a program that logs much under shell redirections; return its exit status and its other output."""
     done, status = tmp_path / "done", tmp_path / "status"
     command = f'{prefix} "$0" -c "$1" {" ".join(arguments)} {suffix}'
     script = f'{{ {command}; echo $? > "$STATUS"; }} {"| head -n 1" if "2>&1" in suffix else ""}'
@@ -55,7 +55,7 @@ def test_stalled_reader_does_not_stop_a_server(tmp_path: Path) -> None:
     os.close(reading)
 
 
-def test_closed_streams_leave_no_number_to_a_socket() -> None:
+def test_closed_streams_reserve_standard_file_descriptors() -> None:
     code = (
         "from polydraft.apps.terminal import streams; streams.protect(); import os, socket, sys; "
         "sys.exit(0 if socket.socket().fileno() > 2 else 1)"

@@ -1,4 +1,4 @@
-"""A full disk, too many open files and an allocation that fails are told as that, and never as a damaged file."""
+"""A full disk, too many open files and a failed allocation are reported as such, never as a damaged file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a good file of every kind that is read."""
+    """Write a valid file of every kind that is read."""
     import soundfile
 
     (tmp_path / "a.json").write_text('{"id": "a", "modality": "image", "prompt": "a cat"}\n')
@@ -56,7 +56,7 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_more_files() -> Iterator[Callable[[], None]]:
-    """Let this process open no file more, until the test is over."""
+    """Let this process open no further files until the test ends."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -66,7 +66,7 @@ def no_more_files() -> Iterator[Callable[[], None]]:
 def test_reader_without_free_file_handles_names_open_files(
     kind: str, files: Path, no_more_files: Callable[[], None]
 ) -> None:
-    READERS[kind](files)  # what it imports is there, and the file is good
+    READERS[kind](files)  # Its imports are loaded and the file is valid.
     no_more_files()
     with pytest.raises(SystemRefusal, match="Too many open files"):
         READERS[kind](files)
@@ -82,26 +82,26 @@ def failing(error: Exception) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "error", [NO_MEMORY, MemoryError(), OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))], ids=repr
 )
-def test_weights_without_memory_are_not_called_damaged(error: Exception, tmp_path: Path) -> None:
+def test_load_weights_out_of_memory_is_not_damage(error: Exception, tmp_path: Path) -> None:
     with pytest.raises(OutOfMemory) as caught:
         weights.read_weights("weights", tmp_path, failing(error))
     assert "damaged" not in str(caught.value) and "out of memory" in str(caught.value)
 
 
-def test_proof_without_memory_does_not_refuse_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_out_of_memory_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "distances_to_model", failing(NO_MEMORY))
     with pytest.raises(OutOfMemory):
         conformance.check_logits_match_model(loading.load("tiny-vlm").target())
 
 
-def test_image_without_memory_is_not_called_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_image_out_of_memory_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     image = Image.new("L", (8, 8))
     monkeypatch.setattr(image, "convert", failing(MemoryError()))
     with pytest.raises(OutOfMemory):
         image_io.to_upright_rgb(image, "the picture")
 
 
-def test_hub_on_a_full_disk_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr("huggingface_hub.snapshot_download", failing(full))
     with pytest.raises(SystemRefusal, match="No space left"):
@@ -111,12 +111,12 @@ def test_hub_on_a_full_disk_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "tell", [group.to_client_error, lambda error: wire.error_of(*wire.failure(error))], ids=["here", "ray"]
 )
-def test_server_without_memory_answers_503(tell: Callable[[Exception], PolydraftError]) -> None:
+def test_server_out_of_memory_answers_503(tell: Callable[[Exception], PolydraftError]) -> None:
     status, body, _ = envelope.described(tell(NO_MEMORY))
     assert status == 503 and body["error"]["code"] == "out_of_memory" and "memory" in body["error"]["message"]
 
 
-def test_job_without_memory_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_out_of_memory_fails_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "function_of", lambda modality: failing(MemoryError()))
     record = jobs.do(jobs.BatchJob("a", "image", {"prompt": "a cat"}), tmp_path)
     assert record["error"]["type"] == "MemoryError"
@@ -127,7 +127,7 @@ def test_job_without_memory_fails_alone(tmp_path: Path, monkeypatch: pytest.Monk
     [(MemoryError(), "out of memory"), (NO_MEMORY, "out of memory"), (OSError(errno.ENOSPC, "full"), "No space left")],
     ids=repr,
 )
-def test_command_line_tells_a_lack_in_one_sentence(
+def test_command_line_resource_errors_are_one_sentence(
     error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_card, "embedded_models", failing(error))
@@ -136,6 +136,6 @@ def test_command_line_tells_a_lack_in_one_sentence(
     assert done.stderr.startswith("error: ") and reason in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_fault_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_program_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_card, "embedded_models", failing(RuntimeError("size mismatch")))
     assert isinstance(run("models").exception, RuntimeError)

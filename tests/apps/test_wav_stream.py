@@ -1,4 +1,4 @@
-"""A WAV under way: whoever can be told its length afterwards is, and whoever cannot reads it to its end."""
+"""WAV streams: the length is written to the header afterwards where the output can seek, else it stays unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polydraft.modalities.speech.result import UNKNOWN_SIZE, wav_header
 SAMPLES = bytes(range(200))
 
 
-def test_sized_wav_in_a_file_says_how_long_it_is(tmp_path: Path) -> None:
+def test_sized_wav_file_header_has_length(tmp_path: Path) -> None:
     with (tmp_path / "a.wav").open("wb") as file, sized_wav(file, 16_000) as out:
         out.write(SAMPLES)
     assert (tmp_path / "a.wav").read_bytes() == wav_header(16_000, 200) + SAMPLES
@@ -22,7 +22,7 @@ def test_sized_wav_in_a_file_says_how_long_it_is(tmp_path: Path) -> None:
         assert (sound.getframerate(), sound.getnframes(), sound.readframes(999)) == (16_000, 100, SAMPLES)
 
 
-def test_sized_wav_behind_other_bytes_leaves_them(tmp_path: Path) -> None:
+def test_sized_wav_after_other_bytes_keeps_them(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
         file.write(b"before")
         with sized_wav(file, 24_000) as out:
@@ -31,7 +31,7 @@ def test_sized_wav_behind_other_bytes_leaves_them(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"before" + wav_header(24_000, 200) + SAMPLES + b"behind"
 
 
-def test_sized_wav_that_is_stopped_says_how_long_it_became(tmp_path: Path) -> None:
+def test_sized_wav_interrupted_header_has_written_length(tmp_path: Path) -> None:
     with (tmp_path / "a.wav").open("wb") as file, pytest.raises(KeyboardInterrupt), sized_wav(file, 16_000) as out:
         out.write(SAMPLES)
         raise KeyboardInterrupt
@@ -45,7 +45,7 @@ def test_sized_wav_appended_to_a_file_only_grows(tmp_path: Path) -> None:
     assert (tmp_path / "a.wav").read_bytes() == b"before" + wav_header(16_000) + SAMPLES
 
 
-def test_sized_wav_in_a_pipe_keeps_an_unknown_length() -> None:
+def test_sized_wav_pipe_header_has_unknown_length() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as pipe:
         with os.fdopen(writing, "wb") as end, sized_wav(end, 16_000) as out:
@@ -53,6 +53,6 @@ def test_sized_wav_in_a_pipe_keeps_an_unknown_length() -> None:
         assert pipe.read() == wav_header(16_000) + SAMPLES
 
 
-def test_wav_header_of_four_gigabytes_says_unknown() -> None:
+def test_wav_header_four_gigabytes_has_unknown_length() -> None:
     assert wav_header(16_000, 2**33) == wav_header(16_000)
     assert wav_header(16_000).count(UNKNOWN_SIZE.to_bytes(4, "little")) == 2

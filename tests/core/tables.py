@@ -109,7 +109,7 @@ class TableFrontier:
 class TableDecoder:
     """Decoder whose hidden states are (token, position)."""
 
-    coordinates = None
+    position_ids_fn = None
     context_len = 64
 
     def tree_frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> TableFrontier:

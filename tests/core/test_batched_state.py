@@ -155,7 +155,7 @@ def test_row_removal_moves_one_row_per_gap(lab, monkeypatch):
     assert changed == [2, 7] and torch.equal(layer.keys[2], copied[12]) and torch.equal(layer.keys[7], copied[13])
     assert layer.keys.data_ptr() == before, "the pool was not made anew"
     grown = []
-    monkeypatch.setattr(KVCache, "reallocate", lambda self: grown.append(self))
+    monkeypatch.setattr(KVCache, "resize_storage", lambda self: grown.append(self))
     add_requests(method, batch, made.prompts[:3], [20, 21, 22])
     assert layer.keys.data_ptr() == before and not grown, "rows that join take the places of rows that left"
 
@@ -212,9 +212,9 @@ def test_step_result_lists_requests_and_tokens(lab, run):
     method = made.method(made.drafters(plain.outputs)["oracle chain"])
     batch, seen, ended = start_batch(method, made.prompts), {row: [] for row in range(5)}, []
     for turn in decode(method, batch):
-        ended += turn.ended
+        ended += turn.ended_requests
         for request, first, tokens, accepted in zip(
-            turn.requests, turn.generated, turn.committed, turn.accepted, strict=True
+            turn.requests, turn.num_generated_before, turn.committed, turn.num_accepted, strict=True
         ):
             assert first == len(seen[request]) and tokens and accepted in (len(tokens), len(tokens) - 1)
             seen[request] += tokens

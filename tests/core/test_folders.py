@@ -21,7 +21,7 @@ from polydraft.core.folders.fields import NumberRange, check_fields, parse_setti
 from polydraft.core.folders.json_files import read_json, read_settings
 from polydraft.core.folders.readers import convert_load_errors, read_model, read_pipeline, read_tokenizer
 from polydraft.core.folders.sizes import check_layers, check_memory, check_tensors
-from polydraft.core.folders.stamps import stamp_folders
+from polydraft.core.folders.stamps import snapshot_folders
 from polydraft.core.folders.weight_files import read_tensors, tensor_shapes
 
 ROOT = Path(__file__).parents[2]
@@ -220,19 +220,19 @@ def test_stamp_folders_changes_with_any_model_file(tmp_path: Path) -> None:
     folder = write_model(tmp_path, {}, weight=torch.zeros(2))
     (folder / "drafter" / "head").mkdir(parents=True)
     (folder / "drafter" / "head" / "model.safetensors").write_bytes(b"abc")
-    seen = {stamp_folders(folder)}
-    assert stamp_folders(folder) in seen
+    seen = {snapshot_folders(folder)}
+    assert snapshot_folders(folder) in seen
     for file in ("model.safetensors", "config.json", "drafter/head/model.safetensors"):
         before = (folder / file).stat()
         (folder / file).write_bytes((folder / file).read_bytes()[::-1])
         os.utime(folder / file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a copy that preserves times
-        seen.add(stamp_folders(folder))
+        seen.add(snapshot_folders(folder))
     (folder / "chat_template.jinja").write_text("")
-    seen.add(stamp_folders(folder))
+    seen.add(snapshot_folders(folder))
     (folder / "model.safetensors").unlink()
-    seen.add(stamp_folders(folder))
+    seen.add(snapshot_folders(folder))
     assert len(seen) == 6
-    assert stamp_folders(tmp_path / "drafter") == ()  # no model's folder
+    assert snapshot_folders(tmp_path / "drafter") == ()  # no model's folder
 
 
 READERS = {"from_pretrained", "safe_open", "load_file", "hf_hub_download"}

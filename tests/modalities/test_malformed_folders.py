@@ -76,7 +76,7 @@ def use(folder: Path) -> None:
 def use_drafter(pipe: Any, folder: Path) -> None:
     """Load a drafter for its target and draft a little."""
     other = pipe.with_drafter(folder)
-    kind = other.registry.drafters[other.card.defaults["method"]].kind
+    kind = other.registry.drafters[other.card.defaults["method"]].drafter_kind
     other.load_drafter(kind)
     if kind != "above":  # it drafts image rows only
         other(PICTURE, "What?", method=other.card.defaults["method"], max_new_tokens=3)

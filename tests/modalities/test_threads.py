@@ -28,7 +28,7 @@ class AlternatingTuner(ThreadTuner):
     """Tuner that changes the number of threads at every pass."""
 
     def observe(self, kind: Hashable, usage: Usage) -> None:
-        self.level = (self.level + 1) % len(self.counts)
+        self.count_index = (self.count_index + 1) % len(self.counts)
 
 
 @lru_cache
@@ -134,9 +134,9 @@ def test_pass_times_are_kept_for_each_thread_count(timings: Callable[..., list[A
     settings = {"column": 0.0, "is_stable": True, "quiet": True}
     measured, pipe = timings(settings), fresh_pipeline()
     long = tuned_window(pipe)
-    settings["column"], pipe._tuners[False].level = 1.0, 1
+    settings["column"], pipe._tuners[False].count_index = 1.0, 1
     assert tuned_window(pipe) < long and len(measured) == 2
-    pipe._tuners[False].level = 0
+    pipe._tuners[False].count_index = 0
     assert tuned_window(pipe) == long and len(measured) == 2
 
 

@@ -25,7 +25,7 @@ from polydraft.apps.measure import plots, report
 from polydraft.apps.measure.decoding import decoded
 from polydraft.apps.measure.environment import environment
 from polydraft.apps.terminal.terminal import note
-from polydraft.core.continuous.coupled import coupled_chains
+from polydraft.core.continuous.coupled import coupled_trajectories
 from polydraft.core.continuous.denoising import LatentDistribution, LatentSampler
 from polydraft.core.continuous.drafters import LatentChainDrafter
 from polydraft.core.draft import Draft
@@ -82,7 +82,7 @@ class DistributionPair:
             processed_outputs=torch.cat([self.target.processed_outputs, self.target.processed_outputs[:, :1]], 1),
         )
         draft = Draft.from_chain(walk.latents, q=walk)
-        return torch.stack([agrees[0] for _, agrees in coupled_chains(target, noise, draft)])
+        return torch.stack([agrees[0] for _, agrees in coupled_trajectories(target, noise, draft)])
 
     @property
     def num_positions(self) -> int:

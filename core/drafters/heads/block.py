@@ -1,8 +1,8 @@
 """Block drafter: a few small layers on the target's hidden states predict the whole next block in one pass.
 
-Learned queries stand at the next K positions and attend to every entry so far and to the queries before them; keys and
-values are kept of true hidden states only (SpeechSpec). An entry also holds the token that follows its hidden state, as
-in EAGLE (arXiv 2401.15077, section 4.1): so the block knows the token that the target itself chose.
+Learned queries take the next K positions and attend to all inputs so far and to the queries before them; only keys and
+values of true hidden states are cached (SpeechSpec). An input is a hidden state with the embedding of the token after
+it, as in EAGLE (arXiv 2401.15077, section 4.1), so the block is given the token that the target itself chose.
 """
 
 from __future__ import annotations
@@ -23,12 +23,18 @@ from polydraft.core.model.decoder import TreeDecoder
 class BlockModel(MultiTokenModel):
     """Block drafter: `fuse` [embedding, hidden state] → D, then `depth` layers of the target's architecture.
 
-    It has no embeddings and no LM head of its own.
+    It has no embeddings and no LM head: those of the target are used.
+
+    Args:
+        target_config (Any): Text configuration of the target.
+        places (int): Number K of positions that a pass predicts.
+        depth (int): Number of layers.
     """
 
     kind, title = "block", "block drafter"
 
     def __init__(self, target_config: Any, places: int = 6, depth: int = 3) -> None:
+        """Create untrained weights: `fuse`, `places` learned queries and `depth` layers."""
         super().__init__(target_config, places=places, depth=depth)
         self.num_positions = places
         self.config = layer_config(target_config, depth)
@@ -43,20 +49,31 @@ class BlockModel(MultiTokenModel):
         return TreeDecoder(self.layers, self.config)
 
     def fuse_inputs(self, hidden_states: Tensor, embeddings: Tensor) -> Tensor:
-        """Return `fuse` of entries, `[..., D]`."""
+        """Return one layer input, `[..., D]`, per pair of a hidden state and the embedding of the token after it."""
         return self.fuse(torch.cat([embeddings, hidden_states], -1).to(self.fuse.weight.dtype))
 
     def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        """Predict after many entries at once: the blocks stand after the sequence, one after the other.
+        """Predict the next K hidden states from many positions of whole sequences at once, for training.
 
-        A query attends to the entries up to its start and to its own block.
+        The layers run over the I inputs of a sequence followed by S blocks of K queries. A query attends to the inputs
+        up to its start and to the queries of its own block up to itself.
+
+        Args:
+            hidden_states (Tensor): [B, I, D] target hidden states of tokens 0 to I - 1.
+            embeddings (Tensor): [B, I, D] embeddings of tokens 1 to I.
+            starts (Tensor): [S] indices of the inputs to predict after.
+
+        Returns:
+            Tensor: [B, S, K, D] predicted hidden states of tokens start + 1 to start + K.
         """
-        entries, places = hidden_states.shape[1], self.num_positions
-        ends = torch.arange(entries, device=starts.device)
-        block = torch.cat([ends, entries + torch.arange(len(starts), device=starts.device).repeat_interleave(places)])
-        last_visible = torch.cat([ends, starts.repeat_interleave(places)])  # last entry that each column attends to
-        offset = torch.arange(1, places + 1, device=starts.device)
-        position = torch.cat([ends, (starts[:, None] + offset).flatten()])
+        num_inputs, block_size = hidden_states.shape[1], self.num_positions
+        # `last_visible` is the last input that each input or query attends to
+        inputs_index = torch.arange(num_inputs, device=starts.device)
+        block_index = num_inputs + torch.arange(len(starts), device=starts.device).repeat_interleave(block_size)
+        block = torch.cat([inputs_index, block_index])  # [I + S * K]; every input is a block of its own
+        last_visible = torch.cat([inputs_index, starts.repeat_interleave(block_size)])  # [I + S * K]
+        offset = torch.arange(1, block_size + 1, device=starts.device)
+        position = torch.cat([inputs_index, (starts[:, None] + offset).flatten()])
         in_same_block = (block[:, None] == block) & (position[:, None] >= position)
         visible = (torch.arange(len(block), device=starts.device) <= last_visible[:, None]) | in_same_block
         position = position[None]
@@ -64,25 +81,47 @@ class BlockModel(MultiTokenModel):
         inputs = torch.cat([self.fuse_inputs(hidden_states, embeddings), queries], 1)
         mask = self.decoder.build_masks(visible[None], position, position)
         outputs = self.layers(inputs_embeds=inputs, position_ids=position, attention_mask=mask, use_cache=False)
-        return outputs.last_hidden_state[:, entries:].unflatten(1, (-1, places))
+        return outputs.last_hidden_state[:, num_inputs:].unflatten(1, (-1, block_size))
 
-    def create_cache(self, branches: int) -> KVCache:
-        return self.decoder.create_cache(branches)
+    def create_cache(self, cfg_branches: int) -> KVCache:
+        """Return an empty KV cache of the layers, for rows of `cfg_branches` guidance branches."""
+        return self.decoder.create_cache(cfg_branches)
 
     def prefill(self, cache: KVCache, hidden_states: Tensor, embeddings: Tensor, rows: slice) -> None:
+        """Write the keys and values of prompts.
+
+        Args:
+            cache (KVCache): Is written to.
+            hidden_states (Tensor): [B*R, I, D] target hidden states of all prompt tokens but the last.
+            embeddings (Tensor): [B*R, I, D] embeddings of all prompt tokens but the first.
+            rows (slice): Physical rows of the cache, one per batch row and guidance branch.
+        """
         self.decoder.prefill(cache, self.fuse_inputs(hidden_states, embeddings), rows)
 
     def forward_draft(
         self, cache: KVCache, num_cached: Tensor, hidden_states: Tensor, embeddings: Tensor, num_new: Tensor,
         positions: int,
     ) -> Tensor:  # fmt: skip
-        """Process new entries and queries in one pass."""
-        rows, branches, entries, _ = hidden_states.shape
-        queries = self.queries[:positions].expand(rows * branches, -1, -1)
+        """Run the layers over new inputs followed by queries, and return the hidden states that the queries predict.
+
+        Args:
+            cache (KVCache): Cache of earlier inputs; the new ones are written after them.
+            num_cached (Tensor): [B, R] valid positions of the cache, for R guidance branches.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each new token.
+            embeddings (Tensor): [B, R, C, D] embeddings of the new tokens.
+            num_new (Tensor): [B] number of new tokens of each row; the rest of C is padding.
+            positions (int): Number of positions to predict, one query each.
+
+        Returns:
+            Tensor: [B, R, positions, D].
+        """
+        batch_size, cfg_branches, num_inputs, _ = hidden_states.shape
+        queries = self.queries[:positions].expand(batch_size * cfg_branches, -1, -1)
         inputs = torch.cat([self.fuse_inputs(hidden_states, embeddings).flatten(0, 1), queries], 1)
-        column = torch.arange(entries + positions, device=num_new.device)
-        is_real = (column >= entries) | (column < num_new[:, None])  # some rows have fewer new entries than others
-        ancestor_mask = (column[:, None] >= column) & is_real[:, None]
-        depth = torch.where(column < entries, column, column - entries + num_new[:, None])
+        index = torch.arange(num_inputs + positions, device=num_new.device)
+        is_unpadded = (index >= num_inputs) | (index < num_new[:, None])
+        ancestor_mask = (index[:, None] >= index) & is_unpadded[:, None]
+        # positions of queries follow the last new token of the row, whatever the padding is
+        depth = torch.where(index < num_inputs, index, index - num_inputs + num_new[:, None])
         outputs = self.decoder.forward_tree(cache, inputs, ancestor_mask, depth, num_cached)
-        return outputs[:, entries:].unflatten(0, num_cached.shape)
+        return outputs[:, num_inputs:].unflatten(0, num_cached.shape)

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core.drafters.heads.medusa import last_entry
+from polydraft.core.drafters.heads.medusa import select_last_new
 from polydraft.core.drafters.network.base import DrafterModel, embedding_tables
-from polydraft.core.drafters.network.state import DrafterCacheState, gather_per_branch
+from polydraft.core.drafters.network.state import DrafterCacheState, gather_per_cfg_branch
 from polydraft.core.drafters.tree.candidates import DraftTree
 from polydraft.core.drafters.tree.drafter import TreeDrafter
 from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
@@ -31,7 +31,8 @@ from polydraft.core.target.state import BatchState
 class HydraHeads(DrafterModel):
     """Hydra heads `h + W_k SiLU(V_k [h, e_0, …, e_k-1])` for k = 1 … K.
 
-    e_0 is the embedding of the root, e_j that of the draft token of level j. Submodules `reads` are V, `says` are W.
+    h is the target's last hidden state, e_0 the embedding of the root (the last committed token), and e_j that of the
+    draft token of level j. Submodules `reads` are V, `says` are W.
 
     Args:
         target_config (Any): Text configuration of the target.
@@ -42,6 +43,7 @@ class HydraHeads(DrafterModel):
     kind, title = "hydra", "Hydra heads"
 
     def __init__(self, target_config: Any, places: int = 5, hidden: int | None = None) -> None:
+        """Create `places` heads: a matrix V (`reads`) and a matrix W (`says`, zero at first) for each."""
         super().__init__(target_config, places=places, **({} if hidden is None else {"hidden": hidden}))
         self.num_positions, self.hidden_size = places, target_config.hidden_size
         self.inner_size = hidden or self.hidden_size
@@ -53,18 +55,39 @@ class HydraHeads(DrafterModel):
         self.reads, self.says = nn.ModuleList(reads), nn.ModuleList(says)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Predict the next hidden state `[..., D]` from a hidden state and k embeddings since, `[..., (1 + k) D]`."""
+        """Predict the next hidden state, `[..., D]`.
+
+        Args:
+            inputs (Tensor): [..., (1 + k) D] last hidden state of the target, and embeddings of the k tokens since; k
+                determines which head is used.
+        """
         head = inputs.shape[-1] // self.hidden_size - 2
         inputs = inputs.to(self.says[head].weight.dtype)
         return self.apply_head(head, inputs[..., : self.hidden_size], self.reads[head](inputs))
 
     def apply_head(self, head: int, hidden_state: Tensor, projected: Tensor) -> Tensor:
-        """Return the prediction of `head` from `hidden_state` `[..., D]` and V's output `projected` `[..., H]`."""
+        """Return the hidden state that a head predicts, `[..., D]`.
+
+        Args:
+            head (int): Index of the head, from 0.
+            hidden_state (Tensor): [..., D] last hidden state of the target.
+            projected (Tensor): [..., H] output of the head's matrix V for all its inputs.
+        """
         predicted: Tensor = hidden_state + self.says[head](F.silu(projected))
         return predicted
 
     def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        """Predict after many entries of whole sequences at once; see `MultiTokenModel.forward_all_starts`."""
+        """Predict the next K hidden states from many positions of whole sequences at once, for training.
+
+        Args:
+            hidden_states (Tensor): [B, I, D] target hidden states of tokens 0 to I - 1.
+            embeddings (Tensor): [B, I, D] embeddings of tokens 1 to I.
+            starts (Tensor): [S] indices of the hidden states to predict from; head k also gets the embeddings at
+                indices start to start + k.
+
+        Returns:
+            Tensor: [B, S, K, D] predicted hidden states of tokens start + 1 to start + K.
+        """
         last = embeddings.shape[1] - 1
         inputs, predicted = hidden_states[:, starts], []
         for head in range(self.num_positions):
@@ -76,32 +99,42 @@ class HydraHeads(DrafterModel):
 
 @dataclass(frozen=True)
 class HydraLevelState:
-    """Inputs of the heads at the nodes of a level."""
+    """Inputs of the heads at the W frontier nodes of a tree level, for R guidance branches."""
 
     head: int  # index of the head that predicts the next level
     hidden_state: Tensor  # [B, R, 1, D] target hidden state before the root
-    projected: Tensor  # [B, R, W, K * H] output of V so far, for this head and the K - 1 after it
+    # [B, R, W, n * H] projections by V of all inputs so far, for this head and the n - 1 after it, each of size H
+    projected: Tensor
 
 
 class HydraDrafter(TreeDrafter):
     """Drafter that grows trees with Hydra heads.
 
-    `V_k [h, e_0, …]` is a sum over the hidden state and every token since. So the contribution of a token to all later
-    heads is one matmul, or one table lookup for small vocabularies. Weights are taken at construction.
+    `V_k [h, e_0, …]` is a sum of one term for the hidden state and one for every token since. So the terms of a token
+    in all later heads are one matmul, or one table lookup for small vocabularies. Weights are copied at construction.
     """
 
     def __init__(
         self, model: HydraHeads, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
     ) -> None:
+        """Prepare the matrices V of as many heads as the tree has levels, split into one part per input."""
         super().__init__(target, tree_shape, ranking)
         self.model = model.eval()
         hidden_weight, bias, token_weights = split_head_weights(model, tree_shape.depth)
-        self.hidden_part, self.dtype = build_linear(hidden_weight, bias), hidden_weight.dtype
-        self.token_parts = embedding_tables(target, token_weights) or [
+        self.project_hidden, self.dtype = build_linear(hidden_weight, bias), hidden_weight.dtype
+        self.token_projections = embedding_tables(target, token_weights) or [
             partial(project_embeddings, target, build_linear(weight)) for weight in token_weights
         ]
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
+        """Return a KV cache without layers, and the number of prompt positions before the root, `[B, R]`.
+
+        Hydra heads keep no keys and values; the cache only counts batch rows of R guidance branches.
+
+        Args:
+            cache (KVCache | None): Cache to add rows to; None: create one.
+            prompts (PrefillOutput): What the target computed for the prompts.
+        """
         cache = KVCache(0, prompts.branch_lens.shape[1]) if cache is None else cache
         cache.add_rows(len(prompts.branch_lens))
         return cache, (prompts.branch_lens - 2).clamp(min=0)
@@ -109,50 +142,80 @@ class HydraDrafter(TreeDrafter):
     def forward_committed(
         self, state: BatchState, drafter_state: DrafterCacheState, tokens: Tensor, hidden_states: Tensor
     ) -> HydraLevelState:
+        """Return the level state of the last new token of every row; earlier ones do not matter to the heads.
+
+        Args:
+            state (BatchState): Not used.
+            drafter_state (DrafterCacheState): State of the drafter; `num_new` is the number of valid tokens per row.
+            tokens (Tensor): [B, C] token ids that are new since the last draft, right-padded.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each token.
+        """
         num_new = drafter_state.num_new
-        return self.root_state(last_entry(hidden_states, num_new)[:, :, None], tokens.gather(1, num_new[:, None] - 1))
+        last_hidden_state = select_last_new(hidden_states, num_new)[:, :, None]  # [B, R, 1, D]
+        return self.root_level_state(last_hidden_state, tokens.gather(1, num_new[:, None] - 1))
 
     def forward_children(
         self, level_state: HydraLevelState, drafter_state: DrafterCacheState, tree: DraftTree
     ) -> HydraLevelState:
+        """Return the level state of the W frontier nodes of `tree`: their parents' with the nodes' tokens added.
+
+        Args:
+            level_state (HydraLevelState): Level state of the frontier nodes of the level before.
+            drafter_state (DrafterCacheState): Not used.
+            tree (DraftTree): Tree grown so far.
+        """
         projected = level_state.projected
         is_chain = projected.shape[2] == tree.width == 1
         if not is_chain:
-            projected = gather_per_branch(projected, tree.parent_index)
-        head, remaining = level_state.head + 1, projected[..., self.model.inner_size :]
-        token_part = self.token_parts[head](tree.frontier_ids)[:, None]
-        return HydraLevelState(head, level_state.hidden_state, remaining + token_part)
+            projected = gather_per_cfg_branch(projected, tree.parent_index)
+        # the first H numbers were for the head that has just been used
+        head, later_heads = level_state.head + 1, projected[..., self.model.inner_size :]
+        token_term = self.token_projections[head](tree.frontier_ids)[:, None]  # [B, 1, W, n * H]
+        return HydraLevelState(head, level_state.hidden_state, later_heads + token_term)
 
-    def root_state(self, hidden_state: Tensor, root: Tensor) -> HydraLevelState:
-        """Return the level state of the root `[B, 1]` (ids), given the hidden state before it, `[B, R, 1, D]`."""
+    def root_level_state(self, hidden_state: Tensor, root: Tensor) -> HydraLevelState:
+        """Return the level state of the token that a tree grows from (the root, or the last pending token).
+
+        Args:
+            hidden_state (Tensor): [B, R, 1, D] target hidden state of the position before it.
+            root (Tensor): [B, 1] its id.
+        """
         hidden_state = hidden_state.to(self.dtype)
-        projected = self.hidden_part(hidden_state) + self.token_parts[0](root)[:, None]
+        projected = self.project_hidden(hidden_state) + self.token_projections[0](root)[:, None]
         return HydraLevelState(0, hidden_state, projected)
 
     def logits(self, level_state: HydraLevelState, state: BatchState, tree: DraftTree, positions: Tensor) -> Tensor:
+        """Return draft logits for the children of the W frontier nodes, after guidance, `[B, W, V]`.
+
+        Args:
+            level_state (HydraLevelState): Level state of the frontier nodes.
+            state (BatchState): Committed state of the target.
+            tree (DraftTree): Tree grown so far.
+            positions (Tensor): [B, 1] position of the children among the generated tokens.
+        """
         projected = self.head_projection(level_state, state, positions)
         predicted = self.model.apply_head(level_state.head, level_state.hidden_state, projected)
         return self.target.apply_guidance(self.target.compute_logits(predicted), state.sampling_tensors, positions)
 
     def head_projection(self, level_state: HydraLevelState, state: BatchState, positions: Tensor) -> Tensor:
-        """Return the output of V of the head that predicts next, `[B, R, W, H]`."""
+        """Return the output of V, which is the input of the SiLU, in the head that predicts next, `[B, R, W, H]`."""
         return level_state.projected[..., : self.model.inner_size]
 
 
 def project_embeddings(target: CausalTarget, linear: nn.Linear, ids: Tensor) -> Tensor:
-    """Return `linear` of the embeddings of `ids`, `[..., K * H]`."""
+    """Return the target's embeddings of `ids` `[...]` after `linear`, `[..., output size]`."""
     projected: Tensor = linear(target.embed(ids).to(linear.weight.dtype))
     return projected
 
 
 def split_head_weights(model: HydraHeads, depth: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Split V of the first `depth` heads by input, and stack the heads.
+    """Split the matrices V of the first `depth` heads by input, and concatenate the parts of all heads.
 
     Returns:
-        tuple[Tensor, Tensor, list[Tensor]]: weight for the hidden state, bias, and for the token of every level the
-            weight of the heads that depend on it.
+        tuple[Tensor, Tensor, list[Tensor]]: weight for the hidden state [depth * H, D], bias [depth * H], and for the
+            token of level l = 0 … depth - 1 the weight of the heads that depend on it, [(depth - l) * H, D].
     """
-    heads: Any = model.reads[:depth]
+    heads: Any = model.reads[:depth]  # submodules `reads` are V
     parts = [dense_weight(head).split(model.hidden_size, 1) for head in heads]
     token_weights = [torch.cat([part[1 + level] for part in parts[level:]]) for level in range(depth)]
     return torch.cat([part[0] for part in parts]), torch.cat([head.bias.detach() for head in heads]), token_weights

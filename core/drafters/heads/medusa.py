@@ -31,47 +31,54 @@ from polydraft.core.target.state import BatchState
 class MultiTokenModel(DrafterModel):
     """Model that predicts the target's hidden states of the next K positions, for the target's frozen LM head.
 
-    Entry i of its input is the target's hidden state of token i (from which token i + 1 was chosen) and the embedding
-    of token i + 1. Its k-th output after entry i is the hidden state of token i + 1 + k, which predicts token
-    i + 2 + k. The root, chosen by the target itself, is the token of the last entry: its hidden state is not known yet,
-    and is the first that is predicted.
+    Its input is a sequence of pairs: pair i is the target's hidden state of token i (from which token i + 1 was chosen)
+    and the embedding of token i + 1. Output k = 0 … K - 1 after pair i predicts the hidden state of token i + 1 + k,
+    which in turn predicts token i + 2 + k. The last pair has the embedding of the root, the last committed token, whose
+    hidden state is not computed yet and is the first that is predicted.
     """
 
-    num_positions: int  # K
+    num_positions: int  # K, predictions per start
 
     @abstractmethod
     def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        """Predict after many entries of whole sequences at once, for training.
+        """Predict the next K hidden states from many positions of whole sequences at once, for training.
 
         Args:
-            hidden_states (Tensor): [B, I, D] target hidden states of the entries.
-            embeddings (Tensor): [B, I, D] embeddings of the entries.
-            starts (Tensor): [S] entries to predict after.
+            hidden_states (Tensor): [B, I, D] target hidden states of tokens 0 to I - 1.
+            embeddings (Tensor): [B, I, D] embeddings of tokens 1 to I.
+            starts (Tensor): [S] indices into both; a prediction uses the inputs up to its start.
 
         Returns:
-            Tensor: [B, S, K, D] predicted hidden states.
+            Tensor: [B, S, K, D] predicted hidden states of tokens start + 1 to start + K.
         """
 
-    def create_cache(self, branches: int) -> KVCache:
-        """Return an empty KV cache; it has no layers unless a subclass keeps earlier entries."""
-        return KVCache(0, branches)
+    def create_cache(self, cfg_branches: int) -> KVCache:
+        """Return an empty KV cache for rows of `cfg_branches` guidance branches; here it has no layers."""
+        return KVCache(0, cfg_branches)
 
     def prefill(self, cache: KVCache, hidden_states: Tensor, embeddings: Tensor, rows: slice) -> None:
-        """Process the entries of prompts, `[rows, I, D]` each, in `rows` of the cache."""
+        """Write the KV entries of prompts; does nothing unless a subclass caches inputs.
+
+        Args:
+            cache (KVCache): Is written to.
+            hidden_states (Tensor): [B*R, I, D] target hidden states of all prompt tokens but the last.
+            embeddings (Tensor): [B*R, I, D] embeddings of all prompt tokens but the first.
+            rows (slice): Physical rows of the cache, one per batch row and guidance branch.
+        """
 
     @abstractmethod
     def forward_draft(
         self, cache: KVCache, num_cached: Tensor, hidden_states: Tensor, embeddings: Tensor, num_new: Tensor,
         positions: int,
     ) -> Tensor:  # fmt: skip
-        """Process new entries and predict after the last of them in every row.
+        """Process new tokens and predict the hidden states of the next positions in every row.
 
         Args:
-            cache (KVCache): Cache of earlier entries; the new ones are written after them.
-            num_cached (Tensor): [B, R] entries that the cache holds.
-            hidden_states (Tensor): [B, R, C, D] target hidden states of the new entries.
-            embeddings (Tensor): [B, R, C, D] embeddings of the new entries.
-            num_new (Tensor): [B] number of new entries of each row.
+            cache (KVCache): Cache of earlier inputs; the new ones are written after them.
+            num_cached (Tensor): [B, R] valid positions of the cache, for R guidance branches.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each new token.
+            embeddings (Tensor): [B, R, C, D] embeddings of the new tokens.
+            num_new (Tensor): [B] number of new tokens of each row; the rest of C is padding.
             positions (int): Number of positions to predict.
 
         Returns:
@@ -80,7 +87,10 @@ class MultiTokenModel(DrafterModel):
 
 
 class MultiTokenDrafter(TreeDrafter):
-    """Drafter whose model predicts all levels of a tree in one pass; its level state are all logits `[B, depth, V]`."""
+    """Drafter whose model predicts all levels of a tree in one pass.
+
+    Its level state, which `forward_committed` returns and `forward_children` passes on, is `[B, depth, V]` logits.
+    """
 
     def __init__(
         self, model: MultiTokenModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
@@ -89,8 +99,19 @@ class MultiTokenDrafter(TreeDrafter):
         self.model = model.eval()
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
+        """Process prompts up to the token before their roots (last tokens) in new batch rows of a KV cache.
+
+        Args:
+            cache (KVCache | None): The drafter's cache; None: create one.
+            prompts (PrefillOutput): What the target computed for the prompts.
+
+        Returns:
+            tuple[KVCache, Tensor]: the cache, and the number of its positions that are valid, [B, R] for R guidance
+                branches.
+        """
         cache = self.model.create_cache(prompts.branch_lens.shape[1]) if cache is None else cache
         rows, hidden_states = cache.add_rows(len(prompts.branch_lens)), prompts.hidden_states.flatten(0, 1)[:, :-1]
+        # a token is processed together with the hidden state before it, so a prompt of L tokens has L - 1 inputs
         if hidden_states.shape[1]:
             self.model.prefill(cache, hidden_states, prompt_embeddings(self.target, prompts)[:, 1:], rows)
         return cache, (prompts.branch_lens - 2).clamp(min=0)
@@ -98,35 +119,62 @@ class MultiTokenDrafter(TreeDrafter):
     def forward_committed(
         self, state: BatchState, drafter_state: DrafterCacheState, tokens: Tensor, hidden_states: Tensor
     ) -> Tensor:
+        """Process tokens that are new since the last draft, and predict all levels of the tree.
+
+        Args:
+            state (BatchState): Committed state of the target.
+            drafter_state (DrafterCacheState): State of the drafter; `num_new` is the number of valid tokens per row.
+            tokens (Tensor): [B, C] new token ids, right-padded.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each token.
+
+        Returns:
+            Tensor: [B, depth, V] logits of every level, after guidance.
+        """
         cache, depth = drafter_state.cache, self.tree_shape.depth
         embeddings = self.target.embed(tokens)[:, None].expand_as(hidden_states)
         cache.ensure_capacity(state.max_seq_len + tokens.shape[1] + depth)
         predicted = self.model.forward_draft(
             cache, drafter_state.num_cached, hidden_states, embeddings, drafter_state.num_new, depth
         )
-        first = (state.num_generated + drafter_state.num_pending)[:, None]
-        positions = first + cached_arange(depth, tokens.device)
+        # the first level follows the root and the pending tokens (accepted, but not committed yet)
+        first_position = (state.num_generated + drafter_state.num_pending)[:, None]
+        positions = first_position + cached_arange(depth, tokens.device)
         logits = self.target.compute_logits(predicted)
         return self.target.apply_guidance(logits, state.sampling_tensors, positions)
 
     def forward_children(self, level_state: Tensor, drafter_state: DrafterCacheState, tree: DraftTree) -> Tensor:
+        """Return `level_state`, which holds the logits of all levels."""
         return level_state
 
     def logits(self, level_state: Tensor, state: BatchState, tree: DraftTree, positions: Tensor) -> Tensor:
+        """Return the logits of the next level, the same for all W frontier nodes, `[B, W, V]`.
+
+        Args:
+            level_state (Tensor): [B, depth, V] logits of all levels, after guidance.
+            state (BatchState): Not used.
+            tree (DraftTree): Tree grown so far.
+            positions (Tensor): Not used.
+        """
         return level_state[:, len(tree.levels), None].expand(-1, tree.width, -1)
 
 
-def last_entry(entries: Tensor, counts: Tensor) -> Tensor:
-    """Return entry `counts - 1` `[B]` of `[B, R, C, D]`, as `[B, R, D]`."""
-    return entries[cached_arange(len(entries), entries.device), :, counts - 1]
+def select_last_new(hidden_states: Tensor, num_new: Tensor) -> Tensor:
+    """Return the last valid ones, at index `num_new - 1` `[B]`, of hidden states `[B, R, C, D]`, as `[B, R, D]`."""
+    return hidden_states[cached_arange(len(hidden_states), hidden_states.device), :, num_new - 1]
 
 
 class MedusaHeads(MultiTokenModel):
-    """Medusa heads `h + SiLU(W_k h + b_k)` for k = 1 … K, with W and b zero at first; one matmul for all heads."""
+    """Medusa heads `h + SiLU(W_k h + b_k)` for k = 1 … K, with W and b zero at first; one matmul for all heads.
+
+    Args:
+        target_config (Any): Text configuration of the target.
+        places (int): Number K of heads, and so of predicted positions.
+    """
 
     kind, title = "heads", "Medusa heads"
 
     def __init__(self, target_config: Any, places: int = 4) -> None:
+        """Create `places` heads in one matrix, zero at first."""
         super().__init__(target_config, places=places)
         self.num_positions = places
         size = target_config.hidden_size
@@ -141,10 +189,30 @@ class MedusaHeads(MultiTokenModel):
         return hidden_states[..., None, :] + torch.nn.functional.silu(residuals)
 
     def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
+        """Predict the next K hidden states from many positions of whole sequences at once, for training.
+
+        Args:
+            hidden_states (Tensor): [B, I, D] target hidden states.
+            embeddings (Tensor): Not used.
+            starts (Tensor): [S] indices of the hidden states to predict from.
+
+        Returns:
+            Tensor: [B, S, K, D].
+        """
         return self(hidden_states[:, starts])
 
     def forward_draft(
         self, cache: KVCache, num_cached: Tensor, hidden_states: Tensor, embeddings: Tensor, num_new: Tensor,
         positions: int,
     ) -> Tensor:  # fmt: skip
-        return self(last_entry(hidden_states, num_new))[:, :, :positions]
+        """Predict the hidden states of the next `positions` positions, `[B, R, positions, D]`.
+
+        Args:
+            cache (KVCache): Not used: Medusa heads only depend on the last hidden state.
+            num_cached (Tensor): Not used.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each new token.
+            embeddings (Tensor): Not used.
+            num_new (Tensor): [B] number of new tokens of each row; the rest of C is padding.
+            positions (int): Number of positions to predict.
+        """
+        return self(select_last_new(hidden_states, num_new))[:, :, :positions]

@@ -31,13 +31,14 @@ class RowAboveHeads(HydraHeads):
 
     Args:
         target_config (Any): Text configuration of the target.
-        places (int): Number of heads.
+        places (int): Number K of heads.
         row (int): Tokens per row of the target's images.
     """
 
     kind, title = "above", "heads that know the row above"
 
     def __init__(self, target_config: Any, places: int = 5, row: int = 16) -> None:
+        """Create `places` Hydra heads and their common matrix U (`above`, zero at first); `row` is the row length."""
         super().__init__(target_config, places)
         if places + NUM_ABOVE > row:
             raise InvalidArgument(
@@ -49,27 +50,41 @@ class RowAboveHeads(HydraHeads):
         nn.init.zeros_(self.above.weight)
 
     def forward_with_row_above(self, inputs: Tensor, above: Tensor) -> Tensor:
-        """Run `HydraHeads.forward` with the embeddings above the predicted position, `[..., 2 D]`."""
+        """Predict the next hidden state, `[..., D]`, with the head that the width of `inputs` tells.
+
+        Args:
+            inputs (Tensor): [..., (1 + k) D] last hidden state of the target, and embeddings of the k tokens since.
+            above (Tensor): [..., 2 D] embeddings of the tokens above and above to the right of the predicted one.
+        """
         head = inputs.shape[-1] // self.hidden_size - 2
         inputs = inputs.to(self.says[head].weight.dtype)
         projected = self.reads[head](inputs) + self.project_row_above(above)
         return self.apply_head(head, inputs[..., : self.hidden_size], projected)
 
     def project_row_above(self, above: Tensor) -> Tensor:
-        """Return U of embeddings `[..., 2 D]`."""
+        """Project the embeddings of the two tokens in the image row above, `[..., 2 D]` → `[..., D]` (matrix U)."""
         projected: Tensor = self.above(above.to(self.above.weight.dtype))
         return projected
 
     def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
+        """Predict the next K hidden states from many positions of whole sequences at once, for training.
+
+        Args:
+            hidden_states (Tensor): [B, I, D] target hidden states of tokens 0 to I - 1.
+            embeddings (Tensor): [B, I, D] embeddings of tokens 1 to I.
+            starts (Tensor): [S] positions to predict from; the last token that the heads know is token start + 1.
+
+        Returns:
+            Tensor: [B, S, K, D] predicted hidden states of tokens start + 1 to start + K.
+        """
         last = embeddings.shape[1] - 1
-        shifted = F.pad(
-            embeddings, (0, 0, self.row_length, 0)
-        )  # entry i, which embeds token i + 1, is at i + row_length
+        # padded by an image row, so that index i is the token one row above embeddings[:, i], zero above the first row
+        shifted = F.pad(embeddings, (0, 0, self.row_length, 0))
         inputs, predicted = hidden_states[:, starts], []
         for head in range(self.num_positions):
             embedding = embeddings[:, (starts + head).clamp(max=last)]
             inputs = torch.cat([inputs, embedding.to(inputs.dtype)], -1)
-            # the token that is predicted would be entry starts + head + 1
+            # the head's output predicts the token whose embedding has index starts + head + 1
             above = [
                 shifted[:, (starts + head + 1 + right).clamp(max=last + self.row_length)] for right in range(NUM_ABOVE)
             ]
@@ -80,17 +95,26 @@ class RowAboveHeads(HydraHeads):
 class RowAboveDrafter(HydraDrafter):
     """Drafter that grows trees with heads that know the row above.
 
-    All guidance branches use the tokens of the conditional one; branches differ in their prompts alone.
+    All guidance (CFG) branches use the tokens above of the conditional branch: branches only differ in their prompts.
     """
 
     model: RowAboveHeads
 
     def head_projection(self, level_state: HydraLevelState, state: BatchState, positions: Tensor) -> Tensor:
-        """Return the output of V and U of the head that predicts next, `[B, R, W, H]`."""
-        # [B, 2] generated positions of the tokens above
-        above = positions - self.model.row_length + torch.arange(NUM_ABOVE, device=positions.device)
-        index = state.prompt_lens[:, None] + above
-        is_known = (index >= 0) & (above < state.num_generated[:, None])
-        embeddings = self.target.embed(state.tokens.gather(1, index.clamp(min=0))) * is_known[..., None]
+        """Return the input of the SiLU in the head that predicts next, with the projected row above added.
+
+        Args:
+            level_state (HydraLevelState): Projections at the W frontier nodes.
+            state (BatchState): Committed state of the target.
+            positions (Tensor): [B, 1] generated position that is predicted.
+
+        Returns:
+            Tensor: [B, R, W, H] for R guidance branches.
+        """
+        # [B, 2] generated positions of the tokens above; negative ones are tokens of the prompt
+        above_positions = positions - self.model.row_length + torch.arange(NUM_ABOVE, device=positions.device)
+        token_index = state.prompt_lens[:, None] + above_positions
+        is_committed = (token_index >= 0) & (above_positions < state.num_generated[:, None])
+        embeddings = self.target.embed(state.tokens.gather(1, token_index.clamp(min=0))) * is_committed[..., None]
         projected = self.model.project_row_above(embeddings.flatten(1))[:, None, None]
         return super().head_projection(level_state, state, positions) + projected

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from polydraft.core.batched_state import BatchedState, next_positions
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import DraftOutcome, extend_state
+from polydraft.core.drafters.base import DraftOutcome, append_drafter_rows
 from polydraft.core.drafters.network.base import DrafterModel
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.linear import build_linear, dense_weight
@@ -35,9 +35,9 @@ from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
 from polydraft.core.target.state import BatchState
 
-GRID_NEIGHBOURS = ((0, 1), (0, 2), (1, 0), (1, 1), (1, -1))  # neighbours in an image: rows up, tokens to the left
-LINE_NEIGHBOURS = tuple((0, left) for left in range(1, 7))  # neighbours in sequences without rows
-UNBOUNDED_ROW = 1 << 31  # length of the only row of sequences without rows
+GRID_NEIGHBOURS = ((0, 1), (0, 2), (1, 0), (1, 1), (1, -1))  # neighbours in an image: (rows up, tokens to the left)
+LINE_NEIGHBOURS = tuple((0, left) for left in range(1, 7))  # neighbours in sequences without image rows
+UNBOUNDED_ROW = 1 << 31  # row length of sequences without image rows
 
 
 class LocalRefinementModel(DrafterModel):
@@ -48,14 +48,15 @@ class LocalRefinementModel(DrafterModel):
 
     Args:
         target_config (Any): Text configuration of the target.
-        row (int): Tokens per row of the target's images; 0 for sequences without rows.
-        preview (int): Tokens before the first row.
-        hidden (int): Width of h.
+        row (int): Tokens per row of the target's images; 0 for sequences without image rows.
+        preview (int): Generated tokens before the first image row.
+        hidden (int): Size H of h.
     """
 
     kind, title = "local", "local network"
 
     def __init__(self, target_config: Any, row: int = 0, preview: int = 0, hidden: int = 128) -> None:
+        """Create untrained weights: V (`reads`, one per neighbour), b (`begins`), W_1 (`mixes`) and W_2 (`says`)."""
         super().__init__(target_config, row=row, preview=preview, hidden=hidden)
         if row < 0 or row == 1:
             raise InvalidArgument(f"row={row} is not possible; a grid has rows of 2 or more, and what has none, 0.")
@@ -67,36 +68,49 @@ class LocalRefinementModel(DrafterModel):
 
     @property
     def max_offset(self) -> int:
-        """Distance in tokens to the farthest neighbour."""
+        """Distance in tokens from a position to its farthest neighbour."""
         return max(up * self.row_length + left for up, left in self.neighbours)
 
     def project_neighbour(self, neighbour: int, embeddings: Tensor) -> Tensor:
-        """Return V_k e_k of neighbour k for embeddings `[..., D]`, `[..., hidden]`; zero embeddings give zero."""
+        """Project the embeddings of a neighbour, normalised to one length, by its matrix V_k.
+
+        Args:
+            neighbour (int): Index k into `neighbours`.
+            embeddings (Tensor): [..., D] embeddings of the tokens there.
+
+        Returns:
+            Tensor: [..., H]; zero embeddings give zero.
+        """
         scaled = F.rms_norm(embeddings.float(), embeddings.shape[-1:], eps=1e-6)
         projected: Tensor = self.reads[neighbour](scaled.to(self.begins.dtype))
         return projected
 
     def forward(self, projected: Tensor) -> Tensor:
-        """Return h + SiLU(W_1 h), given the sum over neighbours of `project_neighbour`; `[..., hidden]` both."""
-        hidden = F.silu(projected + self.begins)
+        """Return h + SiLU(W_1 h) with h = SiLU(projected + b), `[..., H]`; the LM head's input is W_2 times that.
+
+        Args:
+            projected (Tensor): [..., H] sum over all neighbours of `project_neighbour`.
+        """
+        hidden = F.silu(projected + self.begins)  # submodule `begins` is the bias b
         return hidden + F.silu(self.mixes(hidden))
 
     def neighbour_mask(self, positions: Tensor) -> Tensor:
-        """Return which neighbours the generated positions `[...]` have, `[..., K]` bool."""
-        up, left = neighbour_steps(self.neighbours, positions.device)
-        index = (positions - self.num_preview_tokens)[..., None]
-        column = index % self.row_length
-        return (index >= up * self.row_length) & (column >= left) & (column - left < self.row_length)
+        """Return which of the K neighbours exist within the image, `[..., K]` bool, for generated positions `[...]`."""
+        up, left = neighbour_deltas(self.neighbours, positions.device)
+        token_index = (positions - self.num_preview_tokens)[..., None]
+        image_column = token_index % self.row_length
+        has_row = token_index >= up * self.row_length
+        return has_row & (image_column >= left) & (image_column - left < self.row_length)
 
     def neighbour_offsets(self, device: torch.device) -> Tensor:
-        """Return how many tokens before a position each neighbour stands, `[K]`."""
-        up, left = neighbour_steps(self.neighbours, device)
+        """Return how many tokens earlier in the sequence each neighbour of a position is, `[K]`."""
+        up, left = neighbour_deltas(self.neighbours, device)
         return up * self.row_length + left
 
 
 @lru_cache(maxsize=16)
-def neighbour_steps(neighbours: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return rows up and tokens to the left of every neighbour, `[K]` each."""
+def neighbour_deltas(neighbours: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return `neighbours` as tensors: image rows up, and tokens to the left (negative: right), `[K]` each."""
     with torch.inference_mode(False):
         up, left = torch.tensor(neighbours, device=device).unbind(1)
     return up, left
@@ -104,14 +118,14 @@ def neighbour_steps(neighbours: tuple[tuple[int, int], ...], device: torch.devic
 
 @dataclass
 class LocalRefinementState(BatchedState):
-    """Jacobi window of every row with the distributions of the last pass."""
+    """Jacobi window of every sequence with the distributions of the last pass."""
 
     guesses: Tensor  # [B, W] token ids
-    num_known: Tensor  # [B, 1] positions that the last pass scored; they come first
+    num_scored: Tensor  # [B, 1] number of window positions that the last pass scored; they come first
     logits: Tensor  # [B, W, V] unfiltered logits of the last pass
-    # [B, W, 1] difference between the worst logit that the target's filters kept and the best one
+    # [B, W, 1] lowest minus highest logit of the tokens that the target's filters (top-k, top-p) kept
     filter_margin: Tensor
-    pass_features: Tensor  # [B, W, H] output of the network for the neighbours that the last pass saw
+    pass_features: Tensor  # [B, W, H] output of the network for the neighbours that the last pass was given
     draft_features: Tensor  # [B, W + 1, H] output of the network for the draft under verification
 
 
@@ -122,9 +136,9 @@ class LocalRefinementDrafter:
         model (LocalRefinementModel): Network over neighbours.
         target (CausalTarget): Target that the drafts are for.
         allowed (Tensor): [V] bool, ids that may be drafted.
-        window (int): Guesses a pass.
-        trust (float): How far a distribution follows its neighbours, 0 to 1.
-        sweeps (int): Refinements per draft.
+        window (int): Guesses per pass.
+        trust (float): Factor, 0 to 1, on the change of logits that the network predicts.
+        sweeps (int): Refinements of the whole window per draft.
         temperature (float): Draft temperature relative to the target's. Identical decoding accepts most at 1, since the
             shared noise chooses at 1; a lossy rule also accepts tokens that the noise did not choose, and rejects
             likely ones less often.
@@ -134,93 +148,103 @@ class LocalRefinementDrafter:
         self, model: LocalRefinementModel, target: CausalTarget, allowed: Tensor, window: int, trust: float,
         sweeps: int, temperature: float = 1.0,
     ) -> None:  # fmt: skip
+        """Precompute the projections V_k e_k of all allowed ids for every neighbour, and the LM head over H numbers."""
         self.model, self.window, self.trust, self.sweeps = model.eval(), window, trust, sweeps
         self.temperature = temperature
         self.allowed_bias = torch.where(allowed, 0.0, -torch.inf)
         self.lm_head = fuse_lm_head(model, target)
-        # the projections of all allowed ids for all neighbours are precomputed; the last of each neighbour is zero
+        # One table of projections per neighbour, over the A allowed ids; its last entry is zero, for no neighbour and
+        # for all other ids.
         ids = allowed.nonzero().squeeze(-1)
-        self.table_index = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))
+        self.table_index = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))  # [V] index of every id in a table
         tables = [model.project_neighbour(k, target.embed(ids)) for k in range(len(model.neighbours))]
-        self.projections = F.pad(torch.stack(tables), (0, 0, 0, 1)).flatten(0, 1)
+        self.projections = F.pad(torch.stack(tables), (0, 0, 0, 1)).flatten(0, 1)  # [K * (A + 1), H]
         self.no_neighbour = torch.tensor(len(ids), device=ids.device)
         self.table_offsets = (len(ids) + 1) * torch.arange(len(model.neighbours), device=ids.device)
-        index = model.max_offset + torch.arange(window + 1, device=ids.device)
-        # [W + 1, K] index of every neighbour in the last committed tokens followed by the window
-        self.neighbour_index = index[:, None] - model.neighbour_offsets(ids.device)
+        position_index = model.max_offset + torch.arange(window + 1, device=ids.device)
+        # [W + 1, K] index of every neighbour in the last `max_offset` committed tokens followed by the window
+        self.neighbour_index = position_index[:, None] - model.neighbour_offsets(ids.device)
 
     def begin(self, drafter_state: LocalRefinementState | None, prompts: PrefillOutput) -> LocalRefinementState:
-        rows, num_known = len(prompts.branch_lens), torch.zeros_like(prompts.branch_lens[:, :1])
-        logits = self.allowed_bias.repeat(rows, self.window, 1)
-        features = self.projections.new_zeros(rows, self.window + 1, self.model.inner_size)
-        margin = logits.new_full((rows, self.window, 1), -torch.inf)
-        guesses = num_known.repeat(1, self.window)
-        new = LocalRefinementState(guesses, num_known, logits, margin, features[:, 1:].clone(), features)
-        return extend_state(drafter_state, new)
+        """Append sequences with an empty window to the state, and return it."""
+        batch_size, num_scored = len(prompts.branch_lens), torch.zeros_like(prompts.branch_lens[:, :1])
+        logits = self.allowed_bias.repeat(batch_size, self.window, 1)
+        features = self.projections.new_zeros(batch_size, self.window + 1, self.model.inner_size)
+        margin = logits.new_full((batch_size, self.window, 1), -torch.inf)
+        guesses = num_scored.repeat(1, self.window)
+        new = LocalRefinementState(guesses, num_scored, logits, margin, features[:, 1:].clone(), features)
+        return append_drafter_rows(drafter_state, new)
 
     def draft(self, state: BatchState, drafter_state: LocalRefinementState, sampler: Sampler, noise: Noise) -> Draft:
-        """Refine the window `sweeps` times and return it as a chain."""
+        """Return the window as a chain, after `sweeps` refinements.
+
+        A sweep adds to the last pass's logits what the network says has changed since, `trust * (f(new neighbours) -
+        f(neighbours in that pass))`, and takes the argmax with the position's Gumbel noise as the new guess.
+        """
         positions = next_positions(state.num_generated, self.window + 1)
-        is_new = torch.arange(self.window, device=positions.device) >= drafter_state.num_known
-        weight = torch.where(is_new, 1.0, self.trust)[
-            ..., None
-        ]  # positions that no pass scored follow the network alone
+        is_new = torch.arange(self.window, device=positions.device) >= drafter_state.num_scored
+        # positions that no pass has scored are drawn from the network's logits alone
+        weight = torch.where(is_new, 1.0, self.trust)[..., None]
         old_features = torch.where(is_new[..., None], 0.0, drafter_state.pass_features * self.trust)
         logits = torch.where(is_new[..., None], self.allowed_bias, drafter_state.logits)
         gumbel = noise.draft_positions(state.num_generated, self.window).gumbel()
-        context, mask = self.last_tokens(state), self.model.neighbour_mask(positions)
+        recent_tokens, mask = self.recent_tokens(state), self.model.neighbour_mask(positions)
         sampling = state.sampling_tensors
         temperature = sampling.temperature[:, None, None] if sampling.uses("temperature") else None
         is_refined = positions[:, :-1] >= self.model.num_preview_tokens
         ids = torch.where(is_new, state.root_tokens(), drafter_state.guesses)
-        features = self.neighbour_features(context, ids, mask)
+        features = self.neighbour_features(recent_tokens, ids, mask)
         for _ in range(self.sweeps):
             change = self.lm_head((features[:, :-1] * weight - old_features).to(features.dtype))
-            moved = logits + (change if temperature is None else change / temperature)
-            threshold = moved.amax(-1, keepdim=True) + drafter_state.filter_margin
-            moved = moved.masked_fill_(moved < threshold, -torch.inf)
-            chosen = (moved if gumbel is None else moved.add_(gumbel, alpha=self.temperature)).argmax(-1)
-            ids = torch.where(is_refined, chosen, ids)
-            features = self.neighbour_features(context, ids, mask)
+            refined = logits + (change if temperature is None else change / temperature)
+            # stands in for the target's filters: as far below the highest logit as they went in the last pass
+            threshold = refined.amax(-1, keepdim=True) + drafter_state.filter_margin
+            refined = refined.masked_fill_(refined < threshold, -torch.inf)
+            new_ids = (refined if gumbel is None else refined.add_(gumbel, alpha=self.temperature)).argmax(-1)
+            ids = torch.where(is_refined, new_ids, ids)
+            features = self.neighbour_features(recent_tokens, ids, mask)
         drafter_state.draft_features = features
         return Draft.from_chain(ids, drafter_passes=self.sweeps)
 
-    def last_tokens(self, state: BatchState) -> Tensor:
+    def recent_tokens(self, state: BatchState) -> Tensor:
         """Return the last `max_offset` committed tokens, `[B, max_offset]`; some may be of the prompt, or before it."""
         offsets = torch.arange(-self.model.max_offset, 0, device=state.tokens.device)
         return state.tokens.gather(1, (state.num_tokens[:, None] + offsets).clamp(min=0))
 
-    def neighbour_features(self, context: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    def neighbour_features(self, recent_tokens: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the output of the network at every position of the window and the one after it.
 
         Args:
-            context (Tensor): [B, max_offset] last committed tokens.
+            recent_tokens (Tensor): [B, max_offset] last committed tokens.
             ids (Tensor): [B, W] guesses.
-            mask (Tensor): [B, W + 1, K] bool, neighbours that exist.
+            mask (Tensor): [B, W + 1, K] bool, which of the K neighbours exist.
 
         Returns:
             Tensor: [B, W + 1, H].
         """
-        index = self.table_index[torch.cat([context, ids], 1).clamp(max=len(self.table_index) - 1)]
-        neighbours = index[:, self.neighbour_index].where(mask, self.no_neighbour)
+        token_index = self.table_index[torch.cat([recent_tokens, ids], 1).clamp(max=len(self.table_index) - 1)]
+        neighbours = token_index[:, self.neighbour_index].where(mask, self.no_neighbour)  # [B, W + 1, K]
         features: Tensor = self.model(self.projections[neighbours + self.table_offsets].sum(-2))
         return features
 
     def observe(self, state: BatchState, drafter_state: LocalRefinementState, outcome: DraftOutcome) -> None:
-        """Shift the window by what was committed, and take over the target distributions after it."""
+        """Shift the window by the number of committed tokens, and store tokens and logits of the pass for it."""
         distribution, result = outcome.distribution, outcome.verification
-        worst = distribution.logits.nan_to_num(neginf=torch.inf).amin(-1, keepdim=True)
-        margin = worst - distribution.logits.amax(-1, keepdim=True)
+        # filtered tokens have the logit -inf and do not count for the minimum
+        lowest = distribution.logits.nan_to_num(neginf=torch.inf).amin(-1, keepdim=True)
+        margin = lowest - distribution.logits.amax(-1, keepdim=True)
+        # tree index that scored each window position; past the last, it is clamped and not valid (`num_scored`)
         index = (torch.arange(self.window, device=margin.device) + result.num_committed[:, None]).clamp(max=self.window)
-        rows = torch.arange(len(index), device=margin.device)[:, None]
-        drafter_state.guesses = result.target_tokens[rows, index]
-        drafter_state.num_known = (self.window + 1 - result.num_committed[:, None]).clamp(min=0)
-        drafter_state.logits = distribution.unfiltered_logits[rows, index]
-        drafter_state.filter_margin = margin[rows, index]
-        drafter_state.pass_features = drafter_state.draft_features[rows, index]
+        batch_row = torch.arange(len(index), device=margin.device)[:, None]
+        drafter_state.guesses = result.target_tokens[batch_row, index]
+        drafter_state.num_scored = (self.window + 1 - result.num_committed[:, None]).clamp(min=0)
+        drafter_state.logits = distribution.unfiltered_logits[batch_row, index]
+        drafter_state.filter_margin = margin[batch_row, index]
+        drafter_state.pass_features = drafter_state.draft_features[batch_row, index]
 
 
 def fuse_lm_head(model: LocalRefinementModel, target: CausalTarget) -> nn.Linear:
     """Return W_2 followed by the target's LM head as one linear layer, `[..., hidden]` → `[..., V]`."""
-    columns = target.compute_logits(dense_weight(model.says).T.contiguous())  # LM heads are linear, or nearly so
-    return build_linear(columns.T.contiguous())
+    # submodule `says` is W_2; LM heads are linear, or nearly so, and map its columns to those of the product
+    weight_columns = target.compute_logits(dense_weight(model.says).T.contiguous())
+    return build_linear(weight_columns.T.contiguous())

@@ -21,7 +21,7 @@ from torch import Tensor
 from polydraft.core.batched_state import BatchedState
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.draft import Draft, ParallelRowsLayout
-from polydraft.core.drafters.base import DraftOutcome, extend_state
+from polydraft.core.drafters.base import DraftOutcome, append_drafter_rows
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.noise import Noise
@@ -34,150 +34,185 @@ ROW_INITIALISATIONS = ("above", "left")
 
 @dataclass
 class ParallelRowsState(BatchedState):
-    """Open rows of the image that every sequence generates, the first being the row of the next token."""
+    """Open image rows of every sequence: K consecutive rows of W tokens, the first being the row of the next token.
 
-    ids: Tensor  # [B, K, W] token ids; `num_settled` final ones, then `num_guesses` guesses of the last pass
-    num_settled: Tensor  # [B, K] number of settled tokens of each row
+    A token is settled once a pass has accepted it, whether all tokens before it are committed or not.
+    """
+
+    ids: Tensor  # [B, K, W] token ids; `num_settled` settled ones, then `num_guesses` guesses of the last pass
+    num_settled: Tensor  # [B, K] number of settled tokens of each image row
     num_guesses: Tensor  # [B, K] number of guesses after them
     was_drafted: Tensor  # [B, K, W] bool, settled tokens that had been drafted
-    above: Tensor  # [B, W] token ids of the row above the first
+    above: Tensor  # [B, W] token ids of the image row above the first open one
 
 
 @dataclass
 class ParallelRowsDrafter:
-    """Jacobi drafter that guesses in several rows of an image at once."""
+    """Jacobi drafter that guesses tokens of several image rows in one pass.
 
-    row: int  # tokens per row of the image
+    K stands for `max_open_rows`, W for `row_length` and w for `window`.
+    """
+
+    row_length: int  # tokens per row of the image
     allowed: Tensor  # [V] bool, ids that may be drafted
-    lead: int = 4  # tokens by which a row is ahead of the one below it
-    rows: int = 4  # largest number of open rows
-    window: int = 4  # guesses per row and pass
+    lead: int = 4  # a token may be settled once the image row above has this many more settled tokens
+    rows: int = 4  # requested number of open image rows
+    window: int = 4  # guesses per image row and pass
     init: str = "above"  # initial guesses, one of ROW_INITIALISATIONS
     preview: int = 0  # tokens before the image (of a smaller one, or of a plan); they are generated in order
 
     def __post_init__(self) -> None:
+        """Check `init`, and limit `lead`, `window` and the number of open rows to what an image row has room for."""
         if self.init not in ROW_INITIALISATIONS:
             meant = did_you_mean(self.init, ROW_INITIALISATIONS)
             raise InvalidArgument(
                 f"init={self.init!r} is unknown{meant}; it must be one of {', '.join(ROW_INITIALISATIONS)}."
             )
-        self.lead = min(self.lead, self.row)
-        max_rows = 2 + (self.row - 1 - self.lead) // (self.lead - 1) if self.lead > 1 else self.rows
-        self.rows, self.window = min(self.rows, max_rows), min(self.window, self.row)
+        self.lead, self.window = min(self.lead, self.row_length), min(self.window, self.row_length)
+        # each open row is `lead - 1` tokens or more behind the one above it, so only so many fit into the image's width
+        fitting_rows = 2 + (self.row_length - 1 - self.lead) // (self.lead - 1) if self.lead > 1 else self.rows
+        self.max_open_rows = min(self.rows, fitting_rows)
         self.first_allowed = self.allowed.nonzero()[0]
 
     def begin(self, drafter_state: ParallelRowsState | None, prompts: PrefillOutput) -> ParallelRowsState:
-        zeros = prompts.branch_lens.new_zeros(len(prompts.branch_lens), self.rows)
-        ids, settled = zeros[..., None].repeat(1, 1, self.row), zeros.clone()
-        settled[:, 0] = -self.preview % self.row  # columns before the first token count as settled
-        new = ParallelRowsState(ids, settled, zeros, ids.bool(), ids[:, 0].clone())
-        return extend_state(drafter_state, new)
+        """Append sequences without guesses to the state, and return it."""
+        zeros = prompts.branch_lens.new_zeros(len(prompts.branch_lens), self.max_open_rows)
+        ids, num_settled = zeros[..., None].repeat(1, 1, self.row_length), zeros.clone()
+        # a preview that does not fill whole rows ends inside the first one: what lies before it counts as settled
+        num_settled[:, 0] = -self.preview % self.row_length
+        new = ParallelRowsState(ids, num_settled, zeros, ids.bool(), ids[:, 0].clone())
+        return append_drafter_rows(drafter_state, new)
 
     def current_row(self, state: BatchState) -> Tensor:
-        """Return which row of the image the next token is in, `[B, 1]`; negative in a preview."""
-        return ((state.num_generated - self.preview) // self.row)[:, None]
+        """Return the index of the image row that the next token is in, `[B, 1]`; negative within the preview."""
+        return ((state.num_generated - self.preview) // self.row_length)[:, None]
 
     def draft(self, state: BatchState, drafter_state: ParallelRowsState, sampler: Sampler, noise: Noise) -> Draft:
-        """Return for every open row its last settled token, which predicts the next one, and its guesses."""
+        """Return w + 1 nodes for each of the K open image rows: its last settled token, then w guesses.
+
+        The node with offset j scores the token at image column `num_settled + j` of its row. KV slots, depths and
+        attention do not follow from a tree, and are in the draft's `parallel_rows`.
+        """
         device = state.num_generated.device
-        num_committed = ((state.num_generated - self.preview) % self.row)[:, None]  # committed tokens of the first row
-        num_settled, row_index = drafter_state.num_settled, torch.arange(self.rows, device=device)
-        first_slot = self.row * row_index - num_committed
-        limit = (torch.roll(num_settled, 1, 1) - self.lead + 1).clamp(min=0)  # columns of each row that may be settled
-        limit = torch.where(self.current_row(state) + row_index > 0, limit, 0)
-        limit[:, 0] = self.row
-        column = num_settled[..., None] + torch.arange(self.window + 1, device=device)  # [B, K, w + 1]
-        kv_slot = first_slot[..., None] + column  # of the tree column that predicts the token there
+        num_committed = ((state.num_generated - self.preview) % self.row_length)[:, None]  # of the first open row
+        num_settled, row_index = drafter_state.num_settled, torch.arange(self.max_open_rows, device=device)
+        # the image column before which tokens of each row may be settled, given the settled tokens of the row above
+        column_limit = (torch.roll(num_settled, 1, 1) - self.lead + 1).clamp(min=0)
+        column_limit = torch.where(self.current_row(state) + row_index > 0, column_limit, 0)
+        column_limit[:, 0] = self.row_length
+        scored_column = num_settled[..., None] + torch.arange(self.window + 1, device=device)  # [B, K, w + 1]
+        # slots are counted from the root, slot 0; a node has the slot of the token before the one that it scores
+        kv_slot = (self.row_length * row_index - num_committed)[..., None] + scored_column
         budget = (state.max_new_tokens - state.num_generated)[:, None, None]
-        verified = (column < limit[..., None]) & (kv_slot < budget)
-        starts_at_root = kv_slot[:, 0, 0] == 0  # the root itself predicts the next token of the first row
-        computed = torch.cat([(num_settled > 0)[..., None] | verified[..., :1], verified[..., :-1]], -1)
-        computed[:, 0, 0] &= ~starts_at_root
-        filled = self.fill_rows(state, drafter_state, sampler)
-        index = self.row * torch.arange(1, self.rows + 1, device=device)[:, None] + column - 1
-        all_rows = torch.cat([drafter_state.above[:, None], filled], 1).flatten(1)
-        tokens = all_rows.gather(1, index.flatten(1).clamp(max=all_rows.shape[1] - 1))
-        unused_slot = self.rows * self.row + 1
-        kv_slots = torch.nn.functional.pad(kv_slot.where(computed, unused_slot).flatten(1), (1, 0))
-        column_row = row_index[:, None] - (column == 0).long()  # a row's first token is predicted from the row above
-        column_rows = torch.nn.functional.pad(column_row.flatten(1), (1, 0), value=-1)
-        attention_mask = self.row_causal_mask(num_committed, num_settled, kv_slots, column_rows)
-        valid = torch.cat([torch.zeros_like(verified[..., :1]), verified[..., :-1]], -1).flatten(1)
-        nodes = torch.arange(-1, valid.shape[1] - 1, device=device)
-        parents = torch.where(nodes % (self.window + 1) == self.window, -1, nodes).repeat(len(tokens), 1)
+        is_verified = (scored_column < column_limit[..., None]) & (kv_slot < budget)
+        starts_at_root = kv_slot[:, 0, 0] == 0  # the root itself scores the next token of the first row
+        # a node is computed if its token is settled, or verified by the node before it
+        is_computed = torch.cat([(num_settled > 0)[..., None] | is_verified[..., :1], is_verified[..., :-1]], -1)
+        is_computed[:, 0, 0] &= ~starts_at_root
+        open_row_ids = self.fill_rows(state, drafter_state, sampler)
+        row_ids = torch.cat([drafter_state.above[:, None], open_row_ids], 1).flatten(1)  # [B, (K + 1) * W]
+        # the token before the scored one; before the first of a row is the last of the row above
+        token_index = self.row_length * torch.arange(1, self.max_open_rows + 1, device=device)[:, None]
+        token_index = token_index + scored_column - 1
+        tokens = row_ids.gather(1, token_index.flatten(1).clamp(max=row_ids.shape[1] - 1))  # [B, N], N = K * (w + 1)
+        unused_slot = self.max_open_rows * self.row_length + 1  # nodes that are not computed write there
+        kv_slots = torch.nn.functional.pad(kv_slot.where(is_computed, unused_slot).flatten(1), (1, 0))  # [B, N + 1]
+        node_row = row_index[:, None] - (scored_column == 0).long()  # a row's first token is scored in the row above
+        node_rows = torch.nn.functional.pad(node_row.flatten(1), (1, 0), value=-1)  # [B, N + 1]
+        attention_mask = self.row_causal_mask(num_committed, num_settled, kv_slots, node_rows)
+        # the first node of a row is settled, and no proposal
+        is_proposal = torch.cat([torch.zeros_like(is_verified[..., :1]), is_verified[..., :-1]], -1).flatten(1)
+        parent_node = torch.arange(-1, is_proposal.shape[1] - 1, device=device)  # a chain per row
+        parents = torch.where(parent_node % (self.window + 1) == self.window, -1, parent_node).repeat(len(tokens), 1)
         parents[:, 1] = torch.where(starts_at_root, -1, 0)
         depth = kv_slots.where(kv_slots < unused_slot, 0)
         layout = ParallelRowsLayout(
             drafter_state.ids, num_settled, drafter_state.num_guesses, drafter_state.was_drafted, num_committed[:, 0],
-            verified, starts_at_root, kv_slots, depth, attention_mask,
+            is_verified, starts_at_root, kv_slots, depth, attention_mask,
         )  # fmt: skip
-        return Draft(tokens, parents, valid, unused_slot - 1, parallel_rows=layout)
+        return Draft(tokens, parents, is_proposal, unused_slot - 1, parallel_rows=layout)
 
     def row_causal_mask(
-        self, num_committed: Tensor, num_settled: Tensor, kv_slots: Tensor, column_rows: Tensor
+        self, num_committed: Tensor, num_settled: Tensor, kv_slots: Tensor, node_rows: Tensor
     ) -> Tensor:
         """Return the row-causal attention mask of the draft.
 
+        A node attends to the root, to settled tokens of the image rows above, to settled tokens and guesses before it
+        in its own row, and to itself; never to guesses of other rows.
+
         Args:
-            num_committed (Tensor): [B, 1] committed tokens of the first row.
-            num_settled (Tensor): [B, K] settled tokens of each row.
-            kv_slots (Tensor): [B, C] slot that each column writes to.
-            column_rows (Tensor): [B, C] row that each column belongs to, -1 for the root.
+            num_committed (Tensor): [B, 1] committed tokens of the first open image row.
+            num_settled (Tensor): [B, K] settled tokens of each open image row.
+            kv_slots (Tensor): [B, N + 1] KV slot that the root and each node write to, counted from the root's.
+            node_rows (Tensor): [B, N + 1] open image row that each node belongs to, -1 for the root.
 
         Returns:
-            Tensor: [B, C, M] bool, slots after the committed ones that each column attends to; the root's is the first.
+            Tensor: [B, N + 1, M] bool, KV slots from the root's on that the root and each node attend to.
         """
-        every_slot = torch.arange(self.rows * self.row + 2, device=num_committed.device)
-        index = (
-            num_committed + every_slot - 1
-        )  # of the token in every slot, counted from the first token of the first row
-        slot_row, column = (index // self.row).clamp(0, self.rows - 1), index % self.row
-        is_settled = (column < num_settled.gather(1, slot_row)) & (index < self.rows * self.row)
+        slot = torch.arange(self.max_open_rows * self.row_length + 2, device=num_committed.device)  # [M]
+        # index of the token in every slot, counted from the first token of the first open row
+        token_index = num_committed + slot - 1
+        slot_row = (token_index // self.row_length).clamp(0, self.max_open_rows - 1)
+        image_column = token_index % self.row_length
+        is_settled = image_column < num_settled.gather(1, slot_row)
+        is_settled &= token_index < self.max_open_rows * self.row_length
         is_computed = torch.zeros_like(is_settled).scatter_(1, kv_slots, True)
-        query_row, key_row = column_rows[..., None], slot_row[:, None]
-        is_before = every_slot <= kv_slots[..., None]
+        query_row, key_row = node_rows[..., None], slot_row[:, None]
+        is_before = slot <= kv_slots[..., None]
         in_same_row = is_before & (is_settled | is_computed)[:, None]
         visible = torch.where(key_row == query_row, in_same_row, is_settled[:, None] & (key_row < query_row))
-        visible &= every_slot > 0
-        return visible | (every_slot == 0) | (every_slot == kv_slots[..., None])
+        visible &= slot > 0
+        return visible | (slot == 0) | (slot == kv_slots[..., None])
 
     def fill_rows(self, state: BatchState, drafter_state: ParallelRowsState, sampler: Sampler) -> Tensor:
-        """Return the tokens of all open rows, `[B, K, W]`: settled, guessed, or initial ones."""
-        rows, above = [], drafter_state.above
-        columns = torch.arange(self.row, device=drafter_state.ids.device)
-        in_first_row = self.current_row(state) == 0
-        for row in range(self.rows):
-            ids, settled = drafter_state.ids[:, row], drafter_state.num_settled[:, row, None]
-            is_top = in_first_row & (row == 0)  # there is no row above
-            left = torch.where(settled > 0, ids.gather(1, (settled - 1).clamp(min=0)), above[:, :1])
-            left = torch.where(is_top & (settled == 0), self.first_allowed, left)
-            initial = left.expand_as(ids) if self.init == "left" else torch.where(is_top, left, above)
-            above = torch.where(columns < settled + drafter_state.num_guesses[:, row, None], ids, initial)
-            rows.append(above)
-        filled = torch.stack(rows, 1)
+        """Return a token for every position of the open image rows, `[B, K, W]`.
+
+        They are the settled tokens, then guesses of the last pass, then initial guesses: copies of the token above, or
+        of the last settled token to the left (`init`).
+        """
+        filled_rows, above = [], drafter_state.above
+        image_columns = torch.arange(self.row_length, device=drafter_state.ids.device)
+        in_first_image_row = self.current_row(state) == 0
+        for row in range(self.max_open_rows):
+            ids, num_settled = drafter_state.ids[:, row], drafter_state.num_settled[:, row, None]
+            has_no_row_above = in_first_image_row & (row == 0)
+            left = torch.where(num_settled > 0, ids.gather(1, (num_settled - 1).clamp(min=0)), above[:, :1])
+            left = torch.where(has_no_row_above & (num_settled == 0), self.first_allowed, left)
+            initial = left.expand_as(ids) if self.init == "left" else torch.where(has_no_row_above, left, above)
+            above = torch.where(image_columns < num_settled + drafter_state.num_guesses[:, row, None], ids, initial)
+            filled_rows.append(above)
+        filled = torch.stack(filled_rows, 1)
         return self.fill_forced_tokens(state, filled, sampler) if sampler.max_forced_run else filled
 
     def fill_forced_tokens(self, state: BatchState, filled: Tensor, sampler: Sampler) -> Tensor:
-        """Replace tokens where the grammar allows a single one, such as the end of a row."""
-        positions = self.preview + self.current_row(state) * self.row
-        positions = positions + torch.arange(self.rows * self.row, device=filled.device)
+        """Replace tokens where the grammar allows a single one, such as the end of an image row.
+
+        Args:
+            state (BatchState): Committed state of the target.
+            filled (Tensor): [B, K, W] token ids of the open image rows.
+            sampler (Sampler): Sampler whose grammar depends on positions alone.
+
+        Returns:
+            Tensor: [B, K, W].
+        """
+        positions = self.preview + self.current_row(state) * self.row_length
+        positions = positions + torch.arange(self.max_open_rows * self.row_length, device=filled.device)  # [B, K * W]
         roots = state.root_tokens()[:, None].expand(-1, positions.shape[1], -1)
         depth = torch.zeros_like(positions)
-        context = GenerationContext(
-            state.tokens, state.num_tokens, roots, depth, positions, state.max_new_tokens
-        )  # fmt: skip
+        context = GenerationContext(state.tokens, state.num_tokens, roots, depth, positions, state.max_new_tokens)
+        # a forced token is negative where the grammar allows several
         forced = sampler.forced_token_per_state.take(sampler.grammar_states(context)).view_as(filled)
         return filled.where(forced < 0, forced)
 
     def observe(self, state: BatchState, drafter_state: ParallelRowsState, outcome: DraftOutcome) -> None:
-        """Take over the rows that the pass settled; drop the first one if all of it is committed."""
+        """Copy the open image rows after verification to `drafter_state`, without the first if it is all committed."""
         layout, result = outcome.draft.parallel_rows, outcome.verification
         assert layout is not None and result.settled_rows is not None
         settled_rows = result.settled_rows
-        is_complete = (layout.num_committed + result.num_committed >= self.row)[:, None]  # the first row
-        drafter_state.above = torch.where(is_complete, settled_rows.ids[:, 0], drafter_state.above)
+        is_first_row_complete = (layout.num_committed + result.num_committed >= self.row_length)[:, None]
+        drafter_state.above = torch.where(is_first_row_complete, settled_rows.ids[:, 0], drafter_state.above)
         for name in ("ids", "num_settled", "num_guesses", "was_drafted"):
-            values = getattr(settled_rows, name)
-            shifted = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], 1)
-            drop_first = is_complete.view(-1, *[1] * (values.ndim - 1))
-            setattr(drafter_state, name, torch.where(drop_first, shifted, values))
+            values = getattr(settled_rows, name)  # [B, K] or [B, K, W]
+            without_first = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], 1)
+            drops_first = is_first_row_complete.view(-1, *[1] * (values.ndim - 1))
+            setattr(drafter_state, name, torch.where(drops_first, without_first, values))

@@ -48,11 +48,14 @@ TokenLookup: TypeAlias = Callable[[Tensor], Tensor]  # token ids `[...]` → `[.
 class DrafterModel(nn.Module):
     """Trained weights of a drafter, stored as a folder.
 
-    `settings` are the arguments of the constructor, `target` is the fingerprint of the target; `config.json` has both.
+    Args:
+        target_config (Any): Text configuration of the target.
+        **settings (Any): Arguments of the subclass's constructor, written to `config.json`.
     """
 
     kind: ClassVar[str]  # name in `polydraft train drafter --kind`
     title: ClassVar[str]  # name in messages
+    target: dict[str, Any]  # fields of the target's configuration that the weights depend on, see `fingerprint`
 
     def __init__(self, target_config: Any, **settings: Any) -> None:
         super().__init__()
@@ -89,7 +92,14 @@ class DrafterModel(nn.Module):
     def from_weights(
         cls, target: PreTrainedModel, settings: dict[str, Any], weights: dict[str, Tensor], file: Path
     ) -> Self:  # fmt: skip
-        """Return a model with `weights` on the device of `target`; `file` is named in messages about them."""
+        """Return a model with the given weights, on the device of the target and ready for inference.
+
+        Args:
+            target (PreTrainedModel): Model to draft for.
+            settings (dict[str, Any]): Arguments of the constructor besides the target's configuration.
+            weights (dict[str, Tensor]): Weights by parameter name.
+            file (Path): File that the weights are from, for error messages.
+        """
         check_tensors(lambda: cls(target.config.get_text_config(), **settings), weights, file)
         network = cls(target.config.get_text_config(), **settings).to(target.dtype)
         network.load_state_dict(weights)
@@ -97,7 +107,7 @@ class DrafterModel(nn.Module):
         return network
 
     def save_pretrained(self, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
-        """Write `model.safetensors` and `config.json` to `folder`."""
+        """Write `model.safetensors` and `config.json` to `folder`; `state_dict` replaces the model's own weights."""
         weights = self.state_dict() if state_dict is None else state_dict
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
         config = {"model_type": f"polydraft-{self.kind}", **self.settings, "target": self.target}
@@ -110,7 +120,7 @@ def fingerprint(config: Any) -> dict[str, Any]:
 
 
 def describe_differences(stored: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Return the fields in which a stored fingerprint differs from the target's, with both values, for a message."""
+    """Return a text with the fields in which a stored target fingerprint differs from the wanted one; empty if none."""
     names = [name for name in wanted if stored.get(name) != wanted[name]]
     return ", ".join(f"{name} is {stored.get(name)} and not {wanted[name]}" for name in names)
 
@@ -147,7 +157,13 @@ def unsupported_layers_error(config: Any) -> UnsupportedMethod:
 
 
 def build_layers(config: Any) -> Any:
-    """Build untrained layers of `config`, without embeddings and image modules.
+    """Build untrained layers of `config` as a backbone that takes embeddings, without image modules.
+
+    Args:
+        config (Any): Result of `layer_config`.
+
+    Returns:
+        Any: transformers backbone with `layers` and a final norm.
 
     Raises:
         UnsupportedMethod: The architecture cannot serve as a drafter.
@@ -163,9 +179,9 @@ def build_layers(config: Any) -> Any:
 
 
 def find_decoder_class(config: Any) -> Any:
-    """Return the transformers class of the layers that `config` describes; None if there is none.
+    """Return the transformers backbone class, without LM head, of `config`; None if there is none.
 
-    Layers that only exist as part of a larger model are found as well.
+    A class that only exists as part of a larger model, and so is not in MODEL_MAPPING, is looked up in its module.
     """
     if type(config) in MODEL_MAPPING:
         return MODEL_MAPPING[type(config)]
@@ -181,54 +197,109 @@ def find_decoder_class(config: Any) -> Any:
 
 
 class NetworkDrafter(TreeDrafter):
-    """Drafter that grows a draft tree node by node with a network that processes its own draft tokens."""
+    """Drafter that grows draft trees with a network that runs on its own draft tokens, one pass per level.
+
+    Args:
+        network (DrafterNetwork): Decoder of the drafter over its own KV cache.
+        target (CausalTarget): Target that the drafts are for.
+        tree_shape (TreeShape): Rule that decides which nodes a draft has.
+        ranking (CandidateRanking): Ranking of the children of a node.
+        vocab_subset (Tensor | None): [K] token ids that may be drafted; None for all.
+    """
 
     def __init__(
         self, network: DrafterNetwork, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,
         vocab_subset: Tensor | None = None,
     ) -> None:  # fmt: skip
+        """Draft with `network`; the other arguments are those of `TreeDrafter`."""
         super().__init__(target, tree_shape, ranking, vocab_subset)
         self.network = network
 
     def draft(self, state: BatchState, drafter_state: DrafterCacheState, sampler: Sampler, noise: Noise) -> Draft:
-        """Grow a tree as deep as the network has positions; past the last of them draft nothing."""
+        """Return a draft tree without nodes beyond the network's context length.
+
+        At the end of the context only pending tokens (accepted, but not committed yet) are drafted.
+        """
         max_depth = self.network.depth_within_context(drafter_state)
         if max_depth is None:
             return super().draft(state, drafter_state, sampler, noise)
         if all_equal_without_sync(max_depth <= drafter_state.num_pending):
             return PendingPrefix.from_state(drafter_state, self.tree_shape.depth).as_draft()
         draft = super().draft(state, drafter_state, sampler, noise)
-        is_inside = draft.depth[:, 1:] <= torch.maximum(max_depth, drafter_state.num_pending)[:, None]
-        return replace(draft, valid=draft.valid & is_inside)
+        is_in_context = draft.depth[:, 1:] <= torch.maximum(max_depth, drafter_state.num_pending)[:, None]
+        return replace(draft, valid=draft.valid & is_in_context)
 
     def num_passes(self, levels: int) -> int:
+        """Return the number of network passes of a draft: one per level."""
         return levels
 
     @abstractmethod
     def head(self, hidden_states: Tensor) -> Tensor:
-        """Return logits `[B, R, C, …]` of the network's hidden states."""
+        """Return draft logits `[B, R, W, V]`, or over `vocab_subset`, for `HeadInput.hidden_states` `[B, R, W, …]`."""
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
+        """Process prompts up to the token before their roots (last tokens) in new rows of a KV cache.
+
+        Args:
+            cache (KVCache | None): The drafter's cache; None: create one.
+            prompts (PrefillOutput): What the target computed for the prompts.
+
+        Returns:
+            tuple[KVCache, Tensor]: the cache, and the number of its positions that are valid, [B, R] for R guidance
+                branches.
+        """
         return self.network.prefill(cache, prompts)
 
     def forward_committed(
         self, state: BatchState, drafter_state: DrafterCacheState, tokens: Tensor, hidden_states: Tensor
     ) -> HeadInput:
+        """Process tokens that are new since the last draft and return the network's outputs at the last of them.
+
+        Args:
+            state (BatchState): Committed state of the target.
+            drafter_state (DrafterCacheState): State of the drafter; `num_new` is the number of valid tokens per row.
+            tokens (Tensor): [B, C] token ids, right-padded.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each token.
+        """
         max_nodes = self.tree_shape.max_expanded_nodes
         return self.network.forward_committed(state, drafter_state, tokens, hidden_states, max_nodes)
 
     def forward_children(self, level_state: HeadInput, drafter_state: DrafterCacheState, tree: DraftTree) -> HeadInput:
+        """Process the W frontier nodes of `tree` and return the network's outputs at them.
+
+        Args:
+            level_state (HeadInput): Outputs at the frontier nodes of the level before.
+            drafter_state (DrafterCacheState): State of the drafter.
+            tree (DraftTree): Tree grown so far.
+        """
         return self.network.forward_children(level_state, drafter_state, tree.frontier_ids, tree.parent_index)
 
     def logits(self, level_state: HeadInput, state: BatchState, tree: DraftTree, positions: Tensor) -> Tensor:
+        """Return draft logits for the children of the W frontier nodes, after guidance.
+
+        Args:
+            level_state (HeadInput): Outputs of the network at the frontier nodes.
+            state (BatchState): Committed state of the target.
+            tree (DraftTree): Tree grown so far.
+            positions (Tensor): [B, 1] position of the children among the generated tokens.
+
+        Returns:
+            Tensor: [B, W, V], or over `vocab_subset`.
+        """
         logits = self.head(level_state.hidden_states.unflatten(0, (len(state), -1)))
         return self.target.apply_guidance(logits, state.sampling_tensors, positions)
 
 
 def embedding_tables(target: CausalTarget, weights: list[Tensor]) -> list[TokenLookup] | None:
-    """Return a lookup of `weight @ embedding` of every token id, for each of `weights` `[H, D]`.
+    """Return one lookup table of `weight @ embedding` over all token ids per weight, to save a matmul in every pass.
 
-    None if the tables would take more than MAX_TABLE_BYTES.
+    Args:
+        target (CausalTarget): Target whose input embeddings are used.
+        weights (list[Tensor]): [H, D] each; H may differ.
+
+    Returns:
+        list[TokenLookup] | None: functions from token ids [...] to [..., H]; None if the tables would take more than
+            MAX_TABLE_BYTES.
     """
     if target.num_token_ids * sum(map(len, weights)) * weights[0].itemsize > MAX_TABLE_BYTES:
         return None
@@ -237,11 +308,14 @@ def embedding_tables(target: CausalTarget, weights: list[Tensor]) -> list[TokenL
 
 
 def count_until(mask: Tensor, last: Tensor) -> Tensor:
-    """Count the columns of `mask` `[B*R, L]` that are set up to and including column `last` `[B, R]`."""
+    """Return the number of True values in `mask` `[B*R, L]` up to and including index `last` `[B, R]`, `[B, R]`."""
     return mask.cumsum(1).gather(1, last.view(-1, 1)).view_as(last)
 
 
-def move_to_front(mask: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
-    """Reorder columns `[B, L]` or `[B, L, D]` so that those with `mask` `[B, L]` set come first, otherwise in order."""
+def move_to_front(mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Reorder tensors `[B, L]` or `[B, L, D]` along dimension 1: positions where `mask` `[B, L]` is True come first.
+
+    The order within both parts stays as it is.
+    """
     order = (~mask).int().argsort(dim=1, stable=True)
-    return tuple(batch_gather(column, order) for column in columns)
+    return tuple(batch_gather(tensor, order) for tensor in tensors)

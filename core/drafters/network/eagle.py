@@ -47,7 +47,7 @@ IMAGE_MODES = ("features", "embeddings", "dropped")
 class EagleModel(DrafterModel):
     """EAGLE head: `fuse` [embedding, hidden state] → D, then one decoder layer of the target's architecture.
 
-    It has no embeddings and no LM head of its own.
+    It has no embeddings and no LM head: those of the target are used.
 
     Args:
         target_config (Any): Text configuration of the target.
@@ -64,6 +64,7 @@ class EagleModel(DrafterModel):
         self, target_config: Any, pictures: str = "features", bias: bool = True, normed: bool = True,
         shape: dict[str, Any] | None = None, words: list[int] | None = None,
     ) -> None:  # fmt: skip
+        """Create untrained weights; `words` and `pictures` are names of stored settings (token ids, image mode)."""
         super().__init__(target_config, pictures=pictures, bias=bias, normed=normed, shape=shape or {})
         if pictures not in IMAGE_MODES:
             raise InvalidArgument(f"pictures={pictures!r} is not possible; use one of {', '.join(IMAGE_MODES)}.")
@@ -85,15 +86,22 @@ class EagleModel(DrafterModel):
         return cls.from_weights(target, settings, weights, folder / published_eagle.WEIGHTS_FILE)
 
     def restrict_vocab(self, token_ids: list[int] | None) -> None:
-        """Draft only `token_ids` from now on (None: all)."""
+        """Restrict drafts to `token_ids` (None: all ids); the list is part of the saved settings."""
         self.vocab_subset = self.settings["words"] = token_ids
 
     def fuse_inputs(self, embeddings: Tensor, hidden_states: Tensor) -> Tensor:
-        """Return `fuse` of the embedding of token i + 1 and the hidden state of token i, `[..., C, D]` each."""
+        """Return `fuse` of `embeddings` of tokens i + 1 and `hidden_states` of tokens i; all three `[..., C, D]`."""
         return self.fuse(torch.cat([embeddings, hidden_states.to(embeddings.dtype)], -1))
 
     def layer_inputs(self, embeddings: Tensor, hidden_states: Tensor, image_mask: Tensor | None) -> Tensor:
-        """Return the inputs of the decoder layer, `[B, C, D]`; `image_mask` `[B, C]` marks tokens i + 1 of images."""
+        """Return the inputs of the decoder layer for whole sequences, `[B, C, D]`.
+
+        Args:
+            embeddings (Tensor): [B, C, D] embeddings of tokens i + 1.
+            hidden_states (Tensor): [B, C, D] target hidden states of tokens i.
+            image_mask (Tensor | None): [B, C] bool, tokens i + 1 that belong to images; in the image mode "embeddings"
+                their embeddings bypass `fuse`.
+        """
         inputs = self.fuse_inputs(embeddings, hidden_states)
         if image_mask is None or self.image_mode != "embeddings":
             return inputs
@@ -110,6 +118,7 @@ class EagleDrafterNetwork(DrafterNetwork):
     """
 
     def __init__(self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None = None) -> None:
+        """Check the head's token ids, and restrict the target's LM head to them where the head has a subset."""
         self.model, self.image_placeholder_mask = model.eval(), image_placeholder_mask
         super().__init__(TreeDecoder(model.layer, model.config), target)
         if unknown := [token for token in model.vocab_subset or () if not 0 <= token < target.vocab_size]:
@@ -122,86 +131,130 @@ class EagleDrafterNetwork(DrafterNetwork):
         self.lm_head = None if self.vocab_subset is None else target.restrict_lm_head(self.vocab_subset)
 
     def head(self, hidden_states: Tensor) -> Tensor:
-        """Return logits `[..., V]`, or over the vocabulary subset."""
+        """Return the target's LM head of `hidden_states` `[..., D]`: logits `[..., V]`, or over `vocab_subset`."""
         return self.target.compute_logits(hidden_states, self.lm_head)
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
+        """Return the layer's inputs `[B*R, C, D]` for tokens and the hidden states they were predicted from.
+
+        Args:
+            tokens (Tensor): [B, C] token ids.
+            hidden_states (Tensor): [B, R, C, D] hidden states of the position before each token, for R guidance
+                branches.
+        """
         embeddings = self.target.embed(tokens)[:, None].expand(-1, hidden_states.shape[1], -1, -1)
         return self.model.fuse_inputs(embeddings, hidden_states).flatten(0, 1)
 
     def prompt_inputs(self, prompts: PrefillOutput) -> tuple[Tensor, Tensor]:
-        ids, last = prompts.ids, (prompts.branch_lens - 2).clamp(min=0)
+        """Return the layer's inputs for prompts.
+
+        A prompt of L tokens has L - 1 inputs: each is the hidden state of a token with the embedding of the next.
+
+        Args:
+            prompts (PrefillOutput): Ids of the prompts, and what the target computed for them.
+
+        Returns:
+            tuple[Tensor, Tensor]: inputs [B*R, L - 1, D], without those of images in the image mode "dropped"; and the
+                number of inputs of each prompt before the one with its root (last token), [B, R].
+        """
+        ids, num_before_root = prompts.ids, (prompts.branch_lens - 2).clamp(min=0)
         hidden_states = prompts.hidden_states.flatten(0, 1)[:, :-1]
         is_image = None if self.image_placeholder_mask is None else self.image_placeholder_mask[ids[:, 1:]]
         inputs = self.model.layer_inputs(prompt_embeddings(self.target, prompts)[:, 1:], hidden_states, is_image)
         if is_image is None or self.model.image_mode != "dropped" or not inputs.shape[1]:
-            return inputs, last
-        return move_to_front(~is_image, inputs)[0], last - count_until(is_image, last)
+            return inputs, num_before_root
+        # inputs of images go to the end, where they count as padding
+        return move_to_front(~is_image, inputs)[0], num_before_root - count_until(is_image, num_before_root)
 
 
 class TableEagleNetwork(EagleDrafterNetwork):
     """EAGLE head for small vocabularies: the part of `fuse` that multiplies embeddings is a table lookup.
 
+    The other part, `project_hidden`, multiplies hidden states; its output is the child state of a node.
+
     Args:
         model (EagleModel): The head.
         target (CausalTarget): Target that the drafts are for.
         image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
-        embedding_part (TokenLookup): Lookup of what the embedding of a token adds to `fuse`.
+        project_embedding (TokenLookup): Lookup of what the embedding of a token adds to `fuse`.
         hidden_weight (Tensor): [D, D] columns of `fuse` that multiply hidden states.
     """
 
     def __init__(
         self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None,
-        embedding_part: TokenLookup, hidden_weight: Tensor,
+        project_embedding: TokenLookup, hidden_weight: Tensor,
     ) -> None:  # fmt: skip
+        """Split `fuse` into a lookup for embeddings and a matmul for hidden states."""
         super().__init__(model, target, image_placeholder_mask)
-        self.embedding_part = embedding_part
-        self.hidden_part = fuse_linears([build_linear(hidden_weight, model.fuse.bias)])
+        self.project_embedding = project_embedding
+        self.project_hidden = fuse_linears([build_linear(hidden_weight, model.fuse.bias)])
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
-        return self.child_inputs(tokens, self.hidden_part(hidden_states.to(self.decoder.dtype)))
+        """Return the layer's inputs `[B*R, C, D]` for tokens and the hidden states they were predicted from.
+
+        Args:
+            tokens (Tensor): [B, C] token ids.
+            hidden_states (Tensor): [B, R, C, D] hidden states of the position before each token, for R guidance
+                branches.
+        """
+        return self.child_inputs(tokens, self.project_hidden(hidden_states.to(self.decoder.dtype)))
 
     def child_inputs(self, tokens: Tensor, child_states: Tensor) -> Tensor:
-        return (child_states + self.embedding_part(tokens)[:, None]).flatten(0, 1)
+        """Return the layer's inputs for draft tokens, `[B*R, W, D]`: the sum of both parts of `fuse`.
+
+        Args:
+            tokens (Tensor): [B, W] token ids.
+            child_states (Tensor): [B, R, W, D] `project_hidden` of the hidden states the tokens were predicted from.
+        """
+        return (child_states + self.project_embedding(tokens)[:, None]).flatten(0, 1)
 
     def outputs(self, hidden_states: Tensor, frontier: TreeFrontier) -> HeadInput:
-        return HeadInput(hidden_states, self.hidden_part(hidden_states), frontier)
+        """Return the layer's hidden states `[B*R, W, D]`, and as child states `project_hidden` of them."""
+        return HeadInput(hidden_states, self.project_hidden(hidden_states), frontier)
 
 
 class FusedHeadEagleNetwork(TableEagleNetwork):
-    """`TableEagleNetwork` for linear LM heads: logits and the children's inputs are one product of a hidden state.
+    """`TableEagleNetwork` for linear LM heads: logits and child states are computed from hidden states in one matmul.
 
     Args:
         model (EagleModel): The head.
         target (CausalTarget): Target that the drafts are for.
         image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
-        embedding_part (TokenLookup): Lookup of what the embedding of a token adds to `fuse`.
+        project_embedding (TokenLookup): Lookup of what the embedding of a token adds to `fuse`.
         hidden_weight (Tensor): [D, D] columns of `fuse` that multiply hidden states.
         head_weight (Tensor): [V, D] weight of the LM head.
     """
 
     def __init__(
         self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None,
-        embedding_part: TokenLookup, hidden_weight: Tensor, head_weight: Tensor,
+        project_embedding: TokenLookup, hidden_weight: Tensor, head_weight: Tensor,
     ) -> None:  # fmt: skip
-        super().__init__(model, target, image_placeholder_mask, embedding_part, hidden_weight)
+        """Stack the LM head on the part of `fuse` for hidden states, so that one matmul computes both."""
+        super().__init__(model, target, image_placeholder_mask, project_embedding, hidden_weight)
         self.num_logits = len(head_weight)
         bias = None if model.fuse.bias is None else F.pad(model.fuse.bias.detach(), (self.num_logits, 0))
-        self.head_and_hidden_part = fuse_linears([build_linear(torch.cat([head_weight, hidden_weight]), bias)])
+        self.project_head_and_hidden = fuse_linears([build_linear(torch.cat([head_weight, hidden_weight]), bias)])
 
     def outputs(self, hidden_states: Tensor, frontier: TreeFrontier) -> HeadInput:
-        both = self.head_and_hidden_part(hidden_states)
-        return HeadInput(both[..., : self.num_logits], both[..., self.num_logits :], frontier)
+        """Return the logits `[B*R, W, V]` in place of hidden states `[B*R, W, D]`, and the child states."""
+        projected = self.project_head_and_hidden(hidden_states)  # [B*R, W, V + D]
+        return HeadInput(projected[..., : self.num_logits], projected[..., self.num_logits :], frontier)
 
     def head(self, hidden_states: Tensor) -> Tensor:
-        """Return `hidden_states` as they are: `outputs` has computed the logits."""
+        """Return the argument: it already holds the logits `[..., V]`, which `outputs` has computed."""
         return hidden_states
 
 
 def build_eagle_network(
     model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None
 ) -> EagleDrafterNetwork:
-    """Return the fastest implementation of `model` for the target's vocabulary size and LM head."""
+    """Return the fastest implementation of an EAGLE head for the target's vocabulary size and LM head.
+
+    Args:
+        model (EagleModel): The head.
+        target (CausalTarget): Target that the drafts are for.
+        image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
+    """
     embedding_weight, hidden_weight = dense_weight(model.fuse).chunk(2, 1)
     tables = embedding_tables(target, [embedding_weight])
     network = EagleDrafterNetwork(model, target, image_placeholder_mask)
@@ -214,14 +267,16 @@ def build_eagle_network(
 
 @torch.inference_mode()
 def linear_head_weight(head: Callable[[Tensor], Tensor], like: Tensor) -> Tensor | None:
-    """Return the weight `[V, D]` of `head` if it is linear without bias, else None.
+    """Return the weight `[V, D]` of an LM head if it is linear without bias, else None.
 
-    `like` `[…, D]` gives the size of its input and the dtype.
+    Args:
+        head (Callable[[Tensor], Tensor]): Function from hidden states [..., D] to logits [..., V].
+        like (Tensor): [..., D] tensor whose last size, dtype and device are used for trial inputs.
     """
     size = like.shape[-1]
     generator = torch.Generator().manual_seed(0)
     probes = 100 * torch.randn(4, size, generator=generator).to(like)  # so large that a soft cap would show
-    weight, logits = head(torch.eye(size).to(like)).T, head(probes)
+    weight, logits = head(torch.eye(size).to(like)).T, head(probes)  # unit vectors give the columns of the weight
     error = (F.linear(probes, weight) - logits).abs().max()
     return weight if error <= 0.02 * logits.abs().max() and not head(torch.zeros_like(probes)).any() else None
 
@@ -247,4 +302,5 @@ class EagleDrafter(NetworkDrafter):
         super().__init__(network, target, tree_shape, ranking, network.vocab_subset)
 
     def head(self, hidden_states: Tensor) -> Tensor:
+        """Return logits `[..., V]`, or over the vocabulary subset, for `HeadInput.hidden_states`."""
         return self.network.head(hidden_states)

@@ -22,9 +22,19 @@ from polydraft.core.target.causal import CausalTarget, PrefillOutput
 
 
 def truncate_backbone(target: PreTrainedModel, layers: int, adapter: PreTrainedModel | None = None) -> PreTrainedModel:
-    """Return a backbone of the target's first `layers` layers followed by those of `adapter`; it takes embeddings.
+    """Return a backbone of the target's first layers, followed by the layers and the norm of an adapter, if any.
 
-    The layers are shared with the target and the adapter, not copied.
+    Layers are shared with the target and the adapter, not copied. The backbone has no embeddings: it takes
+    `inputs_embeds`.
+
+    Args:
+        target (PreTrainedModel): Model to draft for.
+        layers (int): Number of its layers to keep.
+        adapter (PreTrainedModel | None): Trained layers of the same architecture; None: the target's final norm follows
+            directly.
+
+    Raises:
+        UnsupportedMethod: The target's decoder has no list of layers.
     """
     decoder: Any = target.get_decoder()
     if not hasattr(decoder, "layers"):
@@ -41,29 +51,39 @@ def truncate_backbone(target: PreTrainedModel, layers: int, adapter: PreTrainedM
         backbone: PreTrainedModel = type(decoder)(config)
     backbone.layers = nn.ModuleList([*decoder.layers[:layers], *adapter_layers])
     for index, layer in enumerate(adapter_layers, layers):
-        layer.self_attn.layer_idx = index  # which layer of the cache is its own
+        layer.self_attn.layer_idx = index  # layer of the KV cache that it writes to
     backbone.embed_tokens, backbone.rotary_emb = nn.Identity(), decoder.rotary_emb
     backbone.norm = decoder.norm if adapter is None else adapter.norm
     return backbone.eval()
 
 
 class KangarooAdapter(DrafterModel):
-    """Kangaroo adapter: `depth` layers of the target's architecture, run after the target's first `layers` layers."""
+    """Kangaroo adapter: `depth` layers of the target's architecture, run after the target's first `layers` layers.
+
+    Args:
+        target_config (Any): Text configuration of the target.
+        layers (int): Layers of the target that run before the adapter.
+        depth (int): Layers of the adapter.
+    """
 
     kind, title = "kangaroo", "Kangaroo adapter"
 
     def __init__(self, target_config: Any, layers: int = 2, depth: int = 1) -> None:
+        """Create `depth` untrained layers, to run after the first `layers` layers of a target (see `attach`)."""
         super().__init__(target_config, layers=layers, depth=depth)
         self.layers = layers
         self.adapter: PreTrainedModel = build_layers(layer_config(target_config, depth))
-        self.attached: list[PreTrainedModel] = []  # a list, so that the target's weights are no part of this module
+        # [backbone] once `attach` was called; nn.Module does not register what is in a list, so the target's weights
+        # are not saved with this module
+        self.attached: list[PreTrainedModel] = []
 
     @classmethod
     def from_folder(cls, folder: Path, target: PreTrainedModel) -> Self:
+        """Load an adapter that `save_pretrained` wrote, and attach it to the first layers of `target`."""
         return super().from_folder(folder, target).attach(target)
 
     def attach(self, target: PreTrainedModel) -> Self:
-        """Join the adapter to the first layers of `target`, so that `backbone` can run."""
+        """Build `backbone` from the first layers of `target` and the adapter, and return the adapter."""
         self.attached = [truncate_backbone(target, self.layers, self.adapter)]
         return self
 
@@ -77,17 +97,34 @@ class EarlyExitDrafterNetwork(DrafterNetwork):
     """Truncated backbone over a KV cache; its inputs are those of the target's first layer, images included."""
 
     def __init__(self, backbone: PreTrainedModel, target: CausalTarget) -> None:
-        super().__init__(TreeDecoder(backbone, backbone.config, target.network.coordinates), target)
+        super().__init__(TreeDecoder(backbone, backbone.config, target.network.position_ids_fn), target)
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
+        """Return the target's embeddings of token ids, once per guidance branch, `[B*R, C, D]`.
+
+        Args:
+            tokens (Tensor): [B, C] token ids.
+            hidden_states (Tensor): [B, R, C, D] target hidden states; only R, the number of guidance branches, is used.
+        """
         return self.target.embed(tokens).repeat_interleave(hidden_states.shape[1], 0)
 
     def prompt_inputs(self, prompts: PrefillOutput) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the target's first layer, `[B*R, L, D]`, and the prompt lengths without root, `[B, R]`.
+
+        The root is the last token of a prompt.
+        """
         return prompt_embeddings(self.target, prompts), prompts.branch_lens - 1
 
 
 class EarlyExitDrafter(NetworkDrafter):
-    """Drafter that grows trees with a truncated backbone and the target's LM head."""
+    """Drafter that grows trees with a truncated backbone and the target's LM head.
+
+    Args:
+        backbone (PreTrainedModel): Result of `truncate_backbone`.
+        target (CausalTarget): Target that the drafts are for.
+        tree_shape (TreeShape): Rule that decides which nodes a draft has.
+        ranking (CandidateRanking): Ranking of the children of a node.
+    """
 
     def __init__(
         self, backbone: PreTrainedModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
@@ -95,4 +132,5 @@ class EarlyExitDrafter(NetworkDrafter):
         super().__init__(EarlyExitDrafterNetwork(backbone, target), target, tree_shape, ranking)
 
     def head(self, hidden_states: Tensor) -> Tensor:
+        """Return the logits `[..., V]` of the target's LM head for hidden states `[..., D]` of the backbone."""
         return self.target.compute_logits(hidden_states)

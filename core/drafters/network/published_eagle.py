@@ -28,7 +28,11 @@ FIELD_TYPES |= {SHAPE_FIELDS[-1]: (NumberRange(float, 0, 1), type(None))}
 
 
 def is_published_head(folder: Path) -> bool:
-    """Return whether `folder` holds such a head; raises UnsupportedMethod for one that is a pickle."""
+    """Return True if `folder` holds an EAGLE head in the format of its authors.
+
+    Raises:
+        UnsupportedMethod: The head is stored as a pickle.
+    """
     if not (folder / WEIGHTS_FILE).is_file():
         if (folder / PICKLE_FILE).is_file():
             raise UnsupportedMethod(
@@ -41,7 +45,7 @@ def is_published_head(folder: Path) -> bool:
 
 
 def load_published_head(folder: Path, hidden_size: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Load a published head.
+    """Load an EAGLE head in the format of its authors.
 
     Args:
         folder (Path): Folder of the checkpoint.
@@ -56,14 +60,14 @@ def load_published_head(folder: Path, hidden_size: int) -> tuple[dict[str, Any],
     tensors = {
         name: tensor for name, tensor in read_tensors(folder / WEIGHTS_FILE).items() if name not in TARGET_WEIGHTS
     }
-    other = sorted(name for name in tensors if not name.startswith(("fc.", "layers.0.")))
-    if other:
+    unknown_tensors = sorted(name for name in tensors if not name.startswith(("fc.", "layers.0.")))
+    if unknown_tensors:
         raise UnsupportedMethod(
-            f"the head in {folder} has {other[0]!r}, which EAGLE-1 and EAGLE-2 heads have not; use one of these, or "
-            "train one with `polydraft train drafter --target MODEL --kind eagle --out FOLDER`."
+            f"the head in {folder} has {unknown_tensors[0]!r}, which EAGLE-1 and EAGLE-2 heads have not; use one of "
+            "these, or train one with `polydraft train drafter --target MODEL --kind eagle --out FOLDER`."
         )
-    wanted, shape = [hidden_size, 2 * hidden_size], list(tensors["fc.weight"].shape)
-    if shape != wanted:
+    expected_shape, shape = [hidden_size, 2 * hidden_size], list(tensors["fc.weight"].shape)
+    if shape != expected_shape:
         raise UnsupportedMethod(
             f"the EAGLE head in {folder} is for targets with {shape[0]} features and this one has {hidden_size}; "
             "use the head that was made for it."
@@ -78,7 +82,7 @@ def load_published_head(folder: Path, hidden_size: int) -> tuple[dict[str, Any],
 
 
 def rename_weight(name: str) -> str:
-    """Return the name in `EagleModel` of a published weight."""
+    """Return the parameter name in `EagleModel` for the name of a weight in a published checkpoint."""
     for published, prefix in RENAMED_PREFIXES.items():
         if name.startswith(published):
             return prefix + name.removeprefix(published)

@@ -18,41 +18,41 @@ from polydraft.core.draft import Draft
 class TreeLevel:
     """Candidate nodes of one level of a draft tree.
 
-    In trees of fixed shape `log_probs` and `path_scores` only order siblings; what counts is whether they are finite.
-    The last three fields are empty for the last level.
+    The frontier nodes are those of the candidates that get children. In static trees `log_probs` and `path_scores` are
+    only used to order siblings and to tell whether they are finite. The last three fields are empty for the last level.
     """
 
     ids: Tensor  # [B, K] token ids
     log_probs: Tensor  # [B, K] log of the estimated acceptance under the parent
     path_scores: Tensor  # [B, K] sum of log_probs from the root
-    frontier_nodes: Tensor  # [B, W] indices of the candidates that get children
-    parent_index: Tensor  # [B, W] index of their parents among the frontier nodes of the level before
-    frontier_scores: Tensor  # [B, W] their path scores; empty in trees of fixed shape
+    frontier_nodes: Tensor  # [B, W] indices of the frontier nodes among the K candidates
+    parent_index: Tensor  # [B, W] index of each frontier node's parent among the frontier nodes of the level before
+    frontier_scores: Tensor  # [B, W] path scores of the frontier nodes; empty in static trees
 
 
 @dataclass
 class DraftTree:
     """Draft tree under construction, level by level.
 
-    Column 0 is the root, columns 1 to M are the candidates in the order of their levels. Cached properties join all
-    levels, so they are read only once the tree has grown.
+    Tree index 0 is the root, tree indices 1 to M are the candidates in the order of their levels. Cached properties
+    join all levels, so they are only used once the tree has grown.
     """
 
-    rows: int
+    rows: int  # number of batch rows B
     device: torch.device
     levels: list[TreeLevel] = field(default_factory=list)
-    active_rows: Tensor | None = None  # [B, 1] bool, rows that still draft; None if all do
+    active_rows: Tensor | None = None  # [B, 1] bool, batch rows whose trees still grow; None if all do
 
     @property
     def width(self) -> int:
-        """Number of frontier nodes, those that get children next."""
+        """Number W of frontier nodes, whose children are added next; 1, the root, before the first level."""
         return self.levels[-1].frontier_nodes.shape[1] if self.levels else 1
 
     @property
     def frontier_ids(self) -> Tensor:
-        """Token ids of the frontier nodes, `[B, W]`."""
-        ids, frontier = self.levels[-1].ids, self.levels[-1].frontier_nodes
-        return ids if ids.shape[1] == 1 else ids.gather(1, frontier)
+        """Token ids of the frontier nodes (the nodes whose children are added next), `[B, W]`."""
+        ids, frontier_nodes = self.levels[-1].ids, self.levels[-1].frontier_nodes
+        return ids if ids.shape[1] == 1 else ids.gather(1, frontier_nodes)
 
     @property
     def parent_index(self) -> Tensor:
@@ -66,15 +66,17 @@ class DraftTree:
 
     @cached_property
     def path_scores(self) -> Tensor:
+        """Sum of log acceptances from the root to every candidate, `[B, M]`."""
         return torch.cat([level.path_scores for level in self.levels], 1)
 
     @cached_property
     def valid(self) -> Tensor:
-        """Mask `[B, M]` of candidates that can be drawn, unlike those of drafter logits that are not finite."""
+        """Mask `[B, M]`, False for candidates that are banned or whose draft logits are not finite."""
         return torch.cat([level.log_probs for level in self.levels], 1).abs() < torch.inf
 
     @property
     def level_sizes(self) -> tuple[int, ...]:
+        """Number of candidates of every level."""
         return tuple(level.ids.shape[1] for level in self.levels)
 
     @property
@@ -83,86 +85,98 @@ class DraftTree:
         return candidate_levels(self.level_sizes, self.device)
 
     @cached_property
-    def expanded_columns(self) -> Tensor:
-        """Return the columns of the root and of all nodes that got children, level by level, `[B, 1 + …]`."""
-        inner = [level.frontier_nodes for level in self.levels[:-1]]
-        if not inner:
+    def expanded_tree_indices(self) -> Tensor:
+        """Tree indices of the root and of all nodes that got children, level by level, `[B, 1 + E]`."""
+        expanded_nodes = [level.frontier_nodes for level in self.levels[:-1]]  # indices within each level
+        if not expanded_nodes:
             return zero_index(self.rows, self.device)
-        offsets = level_offsets(self.level_sizes, tuple(nodes.shape[1] for nodes in inner), self.device)
-        return F.pad(torch.cat(inner, 1) + offsets, (1, 0))
+        num_expanded = tuple(nodes.shape[1] for nodes in expanded_nodes)
+        first_index = level_offsets(self.level_sizes, num_expanded, self.device)
+        return F.pad(torch.cat(expanded_nodes, 1) + first_index, (1, 0))
 
-    def best_candidates(self, nodes: int) -> Tensor:
-        """Return the `nodes` candidates with the best path scores, `[B, N]`; the parent of each is among them."""
-        # a child never outranks its parent; at equal scores the shallower one comes first
+    def top_candidates(self, num_nodes: int) -> Tensor:
+        """Return the `num_nodes` candidates with the highest path scores, `[B, N]`; their parents are among them."""
+        # a child's score is at most its parent's; a small penalty per level puts the parent first where they are equal
         scores = torch.sub(self.path_scores.double(), self.depth, alpha=1e-4)
-        return scores.topk(min(nodes, scores.shape[1]), 1).indices
+        return scores.topk(min(num_nodes, scores.shape[1]), 1).indices
 
-    def best_path_first(self, kept: Tensor, parents: Tensor) -> Tensor:
-        """Reorder `kept` so that the path to its deepest node comes first.
+    def deepest_path_first(self, draft_candidates: Tensor, parents: Tensor) -> Tensor:
+        """Reorder `draft_candidates` so that the path from the root to a deepest valid one comes first.
 
-        Among several deepest nodes the one with the best score leads. Rows that stopped drafting have no valid nodes
-        further down.
+        Among several deepest candidates it is the one with the highest path score.
 
         Args:
-            kept (Tensor): [B, N] candidates that are drafted.
-            parents (Tensor): [B, M] column of every candidate's parent.
+            draft_candidates (Tensor): [B, N] candidates that are drafted.
+            parents (Tensor): [B, M] tree index of every candidate's parent.
 
         Returns:
             Tensor: [B, N], parents before children.
         """
+        # the depth has so large a weight that scores only decide between candidates of one depth
         scores = torch.add(self.path_scores, self.depth, alpha=1e3).masked_fill(~self.valid, -torch.inf)
-        leaf = kept.gather(1, scores.gather(1, kept).argmax(1, keepdim=True))
-        columns, parent_of_column = [leaf + 1], F.pad(parents, (1, 0))
+        leaf = draft_candidates.gather(1, scores.gather(1, draft_candidates).argmax(1, keepdim=True))  # [B, 1]
+        path, parent_of = [leaf + 1], F.pad(parents, (1, 0))  # tree indices, from the leaf up; the root's parent is 0
         for _ in self.levels[1:]:
-            columns.append(parent_of_column.gather(1, columns[-1]))
-        on_path = torch.zeros_like(parent_of_column, dtype=torch.bool)
-        on_path = on_path.scatter_(1, torch.cat(columns, 1), True)[:, 1:]
-        count = parents.shape[1]
-        return torch.where(on_path.gather(1, kept), kept, kept + count).sort(1).values % count
+            path.append(parent_of.gather(1, path[-1]))
+        on_path = torch.zeros_like(parent_of, dtype=torch.bool)
+        on_path = on_path.scatter_(1, torch.cat(path, 1), True)[:, 1:]  # [B, M], without the root
+        num_candidates = parents.shape[1]
+        # sorts candidates off the path behind all others, both parts in the order of their levels
+        sort_keys = torch.where(
+            on_path.gather(1, draft_candidates), draft_candidates, draft_candidates + num_candidates
+        )
+        return sort_keys.sort(1).values % num_candidates
 
-    def to_draft(self, kept: Tensor, parents: Tensor) -> Draft:
-        """Return the draft that holds the candidates `kept`.
+    def to_draft(self, draft_candidates: Tensor, parents: Tensor) -> Draft:
+        """Return the draft that consists of `draft_candidates`, in this order.
 
         Args:
-            kept (Tensor): [B, N] candidates, parents before children.
-            parents (Tensor): [B, M] column of every candidate's parent.
+            draft_candidates (Tensor): [B, N] candidates, parents before children.
+            parents (Tensor): [B, M] tree index of every candidate's parent, 0 for the root.
         """
-        draft_parents = self.draft_columns(kept).gather(1, parents.gather(1, kept)) - 1
+        draft_parents = self.draft_tree_indices(draft_candidates).gather(1, parents.gather(1, draft_candidates)) - 1
         is_chain = all(size == 1 for size in self.level_sizes)
-        ids, valid = self.ids.gather(1, kept), self.valid.gather(1, kept)
+        ids, valid = self.ids.gather(1, draft_candidates), self.valid.gather(1, draft_candidates)
         return Draft(ids, draft_parents, valid, len(self.levels), is_chain)
 
-    def draft_columns(self, kept: Tensor) -> Tensor:
-        """Return which column of a draft of `kept` the root and every candidate have, `[B, 1 + M]`.
+    def draft_tree_indices(self, draft_candidates: Tensor) -> Tensor:
+        """Return the tree index in the draft for the root and every candidate of this tree, `[B, 1 + M]`.
 
-        Candidates that are not kept get N + 1, one past the end.
+        Candidates that are not among `draft_candidates` `[B, N]` get N + 1, one past the end.
         """
-        nodes, (rows, count) = cached_arange(kept.shape[1] + 2, kept.device), self.path_scores.shape
-        columns = nodes[-1].expand(rows, count).scatter(1, kept, nodes[1:-1].expand_as(kept))
-        return F.pad(columns, (1, 0))
+        draft_index = cached_arange(draft_candidates.shape[1] + 2, draft_candidates.device)  # 0 … N + 1
+        not_kept = draft_index[-1].expand(self.path_scores.shape)
+        indices = not_kept.scatter(1, draft_candidates, draft_index[1:-1].expand_as(draft_candidates))
+        return F.pad(indices, (1, 0))
 
-    def expanded_draft_columns(self, kept: Tensor) -> Tensor:
-        """Return `draft_columns` of the nodes that got children, `[B, ·]`."""
-        return self.draft_columns(kept).gather(1, self.expanded_columns)
+    def expanded_draft_tree_indices(self, draft_candidates: Tensor) -> Tensor:
+        """Return `draft_tree_indices` of the root and all nodes that got children, `[B, 1 + E]`."""
+        return self.draft_tree_indices(draft_candidates).gather(1, self.expanded_tree_indices)
 
 
 @lru_cache(maxsize=256)
 def zero_index(rows: int, device: torch.device) -> Tensor:
-    """Return zeros `[B, 1]`, the only index into a level of a chain."""
+    """Return zeros `[rows, 1]`: the index of the only node of a chain's level, in every batch row."""
     with torch.inference_mode(False):
         return torch.zeros(rows, 1, dtype=torch.long, device=device)
 
 
 @lru_cache(maxsize=256)
 def candidate_levels(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the level of every candidate, `[M]`, for levels of these sizes."""
+    """Return the level of every candidate, `[M]`, for levels of `sizes` candidates."""
     with torch.inference_mode(False):
         return torch.tensor([level for level, size in enumerate(sizes) for _ in range(size)], device=device)
 
 
 @lru_cache(maxsize=256)
 def level_offsets(sizes: tuple[int, ...], num_frontier: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the first column of its level for every frontier node, given level sizes and frontier sizes."""
-    firsts = zip(itertools.accumulate(sizes, initial=1), num_frontier, strict=False)
+    """Return for every frontier node the tree index of the first candidate of its level, level by level.
+
+    Args:
+        sizes (tuple[int, ...]): Number of candidates of every level; their tree indices start at 1.
+        num_frontier (tuple[int, ...]): Number of frontier nodes (nodes with children) of every level but the last.
+        device (torch.device): Device of the result.
+    """
+    first_indices = zip(itertools.accumulate(sizes, initial=1), num_frontier, strict=False)
     with torch.inference_mode(False):
-        return torch.tensor([first for first, nodes in firsts for _ in range(nodes)], device=device)
+        return torch.tensor([first for first, num_nodes in first_indices for _ in range(num_nodes)], device=device)

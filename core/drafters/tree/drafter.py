@@ -33,47 +33,65 @@ from polydraft.core.tokens import batch_gather
 
 @dataclass(frozen=True)
 class PendingPrefix:
-    """Root and pending tokens of every row, from which all nodes of its draft tree descend."""
+    """Root of every sequence and its pending tokens, under the last of which its draft tree grows.
+
+    Pending tokens were accepted by the last verification, but are not committed yet because their KV entries are not
+    contiguous. They come first in the next draft.
+    """
 
     ids: Tensor  # [B, 1 + M] token ids of the root, then the pending tokens
     num_pending: Tensor  # [B] how many of the M are pending
 
     @staticmethod
     def from_state(drafter_state: DrafterCacheState, max_pending: int) -> PendingPrefix:
-        """Return the pending prefix of every row; `max_pending` bounds its length on accelerators."""
+        """Return the root and the pending tokens of every batch row.
+
+        Args:
+            drafter_state (DrafterCacheState): State whose new tokens include the root and the pending tokens.
+            max_pending (int): Upper bound of `num_pending`, the padded length on accelerators (avoids a device sync).
+        """
         num_pending = drafter_state.num_pending
         index = cached_arange(max_without_sync(num_pending, max_pending) + 1, drafter_state.new_tokens.device)
-        from_root = (drafter_state.num_committed - 1)[:, None] + index.clamp(max=num_pending[:, None])
-        return PendingPrefix(drafter_state.new_tokens.gather(1, from_root), num_pending)
+        # the root is the last committed one of the new tokens, and pending tokens follow it
+        index_from_root = (drafter_state.num_committed - 1)[:, None] + index.clamp(max=num_pending[:, None])
+        return PendingPrefix(drafter_state.new_tokens.gather(1, index_from_root), num_pending)
 
     @property
     def is_root_only(self) -> bool:
-        """Return whether no row has pending tokens."""
+        """True if no sequence has pending tokens."""
         return self.ids.shape[1] == 1
 
     def as_draft(self) -> Draft:
-        """Return the pending tokens as a chain, with nothing under it."""
+        """Return a draft of the pending tokens alone, as a chain."""
         ids = self.ids[:, 1:]
         return Draft.from_chain(ids, cached_arange(ids.shape[1], ids.device) < self.num_pending[:, None])
 
     def positions(self, state: BatchState, levels: int) -> Tensor:
-        """Return the position of the nodes of each of `levels` levels, `[B, levels]`."""
+        """Return the position among the generated tokens of the nodes of every tree level, `[B, levels]`."""
         return next_positions(state.num_generated + self.num_pending, levels)
 
     def ranking_noise(self, noise: Noise, state: BatchState, levels: int) -> Tensor | None:
-        """Return the Gumbel noise that ranks the nodes of each level, `[B, levels, V]`; None if all rows are greedy."""
-        # the noise begins at the token after the root
-        window = noise.draft_positions(state.num_generated, self.ids.shape[1] - 1 + levels).gumbel()
-        if window is None or self.is_root_only:
-            return window
-        return batch_gather(window, next_positions(self.num_pending, levels))
+        """Return the Gumbel noise that ranks the candidates of each level, `[B, levels, V]`; None if all are greedy."""
+        # noise of all positions after the root; the tree's first level is `num_pending` positions further
+        gumbel = noise.draft_positions(state.num_generated, self.ids.shape[1] - 1 + levels).gumbel()
+        if gumbel is None or self.is_root_only:
+            return gumbel
+        return batch_gather(gumbel, next_positions(self.num_pending, levels))
 
     def initial_paths(self, levels: int) -> Tensor:
-        """Return the prefix padded for `levels` further ids, `[B, 1, 1 + M + levels]`; see `GenerationContext`."""
+        """Return root and pending ids with room for `levels` tree levels, `[B, 1, 1 + M + levels]` (one path)."""
         return F.pad(self.ids[:, None], (0, levels))
 
     def extend_paths(self, paths: Tensor, tree: DraftTree) -> Tensor:
-        """Return the paths to the frontier nodes of `tree`, `[B, W, …]`, from the paths to their parents."""
+        """Return the ids on the path from the root to each frontier node of `tree`.
+
+        Args:
+            paths (Tensor): [B, W', 1 + M + levels] paths to the frontier nodes of the level before.
+            tree (DraftTree): Tree grown so far.
+
+        Returns:
+            Tensor: [B, W, 1 + M + levels].
+        """
         index = (self.num_pending + len(tree.levels))[:, None, None].expand(-1, tree.width, -1)
         return batch_gather(paths, tree.parent_index).scatter_(2, index, tree.frontier_ids[..., None])
 
@@ -81,8 +99,9 @@ class PendingPrefix:
 class TreeDrafter(ABC):
     """Base class of drafters that grow draft trees of token ids.
 
-    Subclasses predict the children of the frontier nodes. What they keep between levels (hidden states, logits) is the
-    level state, which this class only passes on.
+    A tree grows level by level: subclasses return draft logits for the children of the frontier nodes (the nodes whose
+    children are added next), and the tree shape selects among them. What a subclass computes for the frontier nodes
+    and needs again for the next level (hidden states or logits) is its level state, which this class only passes on.
 
     Args:
         target (CausalTarget): Target that the drafts are for.
@@ -98,135 +117,165 @@ class TreeDrafter(ABC):
         self.target, self.tree_shape, self.ranking, self.vocab_subset = target, tree_shape, ranking, vocab_subset
 
     def num_passes(self, levels: int) -> int:
-        """Return the number of network passes that a draft of `levels` levels costs."""
+        """Return the number of network passes that a draft of `levels` levels costs, for statistics."""
         return 1
 
     @abstractmethod
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
-        """Process prompts up to their roots in new rows of `cache` (None: make a cache).
+        """Process prompts up to the token before their roots (last tokens) in new batch rows of a KV cache.
+
+        Args:
+            cache (KVCache | None): The drafter's cache; None: create one.
+            prompts (PrefillOutput): What the target computed for the prompts.
 
         Returns:
-            tuple[KVCache, Tensor]: the cache, and how many of its entries are kept, [B, R].
+            tuple[KVCache, Tensor]: the cache, and the number of its positions that are valid, [B, R] for R guidance
+                branches.
         """
 
     @abstractmethod
     def forward_committed(
         self, state: BatchState, drafter_state: DrafterCacheState, tokens: Tensor, hidden_states: Tensor
     ) -> Any:
-        """Process the tokens that the drafter has not seen yet and return the level state of the last of them.
+        """Process the tokens that the drafter has not processed yet and return the level state of the last of them.
 
         Args:
             state (BatchState): Committed state of the target.
-            drafter_state (DrafterCacheState): State of the drafter; its `num_new` says how many tokens of a row count.
-            tokens (Tensor): [B, C] token ids.
-            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each token.
+            drafter_state (DrafterCacheState): State of the drafter; `num_new` is the number of valid tokens per row.
+            tokens (Tensor): [B, C] token ids, right-padded.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each token, for R guidance
+                branches.
+
+        Returns:
+            Any: Level state, from which `logits` predicts the first level of the tree.
         """
 
     @abstractmethod
     def forward_children(self, level_state: Any, drafter_state: DrafterCacheState, tree: DraftTree) -> Any:
-        """Return the level state of the frontier nodes of `tree`, from that of the level before."""
+        """Return the level state of the frontier nodes of `tree`.
+
+        Args:
+            level_state (Any): Level state of the frontier nodes of the level before.
+            drafter_state (DrafterCacheState): State of the drafter.
+            tree (DraftTree): Tree grown so far; `frontier_ids` and `parent_index` are `[B, W]` for W frontier nodes.
+        """
 
     @abstractmethod
     def logits(self, level_state: Any, state: BatchState, tree: DraftTree, positions: Tensor) -> Tensor:
-        """Return draft logits for the children of the frontier nodes, after guidance.
+        """Return draft logits for the children of the W frontier nodes, after classifier-free guidance.
 
         Args:
-            level_state (Any): Level state of the frontier nodes, or of the last pending token.
+            level_state (Any): Level state of the frontier nodes; before the first level, of the last accepted token.
             state (BatchState): Committed state of the target.
             tree (DraftTree): Tree grown so far.
-            positions (Tensor): [B, 1] position of the children.
+            positions (Tensor): [B, 1] position of the children among the generated tokens.
 
         Returns:
             Tensor: [B, W, V], or [B, W, K] over `vocab_subset`.
         """
 
     def restricted_ids(self, sampler: Sampler, tree_shape: TreeShape) -> Tensor | None:
-        """Return the token ids to which history-free distributions can be restricted; None for no restriction."""
+        """Return the token ids `[K]` that logits can be restricted to while a tree is grown; None: use all ids.
+
+        That needs a vocabulary subset with enough ids for the children of a node, and no token constraints.
+        """
         subset = self.vocab_subset
-        is_enough = subset is not None and len(subset) >= tree_shape.width and sampler.constraints is None
-        return subset if is_enough else None
+        can_restrict = subset is not None and len(subset) >= tree_shape.width and sampler.constraints is None
+        return subset if can_restrict else None
 
     def scatter_to_vocab(self, logits: Tensor) -> Tensor:
-        """Return logits over the whole vocabulary, `[B, W, V]`; -inf for ids that may not be drafted."""
+        """Return logits `[B, W, K]` over `vocab_subset` as logits over the vocabulary, `[B, W, V]`, -inf elsewhere."""
         if self.vocab_subset is None:
             return logits
         full = logits.new_full((*logits.shape[:-1], self.target.vocab_size), -torch.inf)
         return full.index_copy_(-1, self.vocab_subset, logits)
 
     def begin(self, drafter_state: DrafterCacheState | None, prompts: PrefillOutput) -> DrafterCacheState:
-        """Process prompts up to their roots, which are new tokens of the first draft."""
+        """Process prompts up to the token before their roots (last tokens), and append their rows to the state."""
         cache, num_cached = self.prefill(None if drafter_state is None else drafter_state.cache, prompts)
         return DrafterCacheState.with_prompts(drafter_state, cache, num_cached, prompts)
 
     def draft(self, state: BatchState, drafter_state: DrafterCacheState, sampler: Sampler, noise: Noise) -> Draft:
-        """Process new tokens, then grow a tree under the last of them."""
+        """Process the tokens accepted since the last draft, then grow a tree of draft tokens under the last of them."""
         num_new = max_without_sync(drafter_state.num_new, drafter_state.new_tokens.shape[1])
         new_tokens, new_hidden = drafter_state.new_tokens[:, :num_new], drafter_state.new_hidden_states[:, :, :num_new]
         level_state = self.forward_committed(state, drafter_state, new_tokens, new_hidden)
         shape = self.tree_shape.for_batch(len(state))
+        # accepted tokens that are not committed yet; they are drafted again, in front of the tree
         prefix = PendingPrefix.from_state(drafter_state, self.tree_shape.depth)
         positions = prefix.positions(state, shape.depth)
         level_noise = prefix.ranking_noise(noise, state, shape.depth)
         grammar_states = sampler.precomputed_states(path_context(state, prefix.ids[:, None], positions))
+        # paths of token ids are only kept where the sampler (repetition penalty, grammar) depends on them
         needs_context = sampler.depends_on_history(state.sampling_tensors, grammar_states)
         paths = prefix.initial_paths(shape.depth) if needs_context else None
-        ids = self.restricted_ids(sampler, shape) if noise.uses_shared_noise and paths is None else None
-        if ids is not None:
-            sampler = sampler.restrict_to(ids)
-            level_noise = None if level_noise is None else level_noise.index_select(2, ids)
+        subset_ids = self.restricted_ids(sampler, shape) if noise.uses_shared_noise and paths is None else None
+        if subset_ids is not None:
+            sampler = sampler.restrict_to(subset_ids)
+            level_noise = None if level_noise is None else level_noise.index_select(2, subset_ids)
         process_logits = sampler.draft_distribution if noise.uses_shared_noise else sampler
         tree, distributions = DraftTree(len(state), drafter_state.new_tokens.device), []
-        states_of_levels, noise_of_levels = (split_levels(part, shape.depth) for part in (grammar_states, level_noise))
-        levels = zip(positions.split(1, 1), states_of_levels, noise_of_levels, strict=True)
+        states_by_level = split_levels(grammar_states, shape.depth)
+        noise_by_level = split_levels(level_noise, shape.depth)
+        levels = zip(positions.split(1, 1), states_by_level, noise_by_level, strict=True)
         for position, grammar_state, gumbel in levels:
             if tree.levels:
                 level_state = self.forward_children(level_state, drafter_state, tree)
                 paths = None if paths is None else prefix.extend_paths(paths, tree)
             context = None if paths is None else path_context(state, paths, position.expand(-1, tree.width))
             logits = self.logits(level_state, state, tree, position)
-            logits = self.scatter_to_vocab(logits) if ids is None else logits
+            logits = self.scatter_to_vocab(logits) if subset_ids is None else logits
             distribution = process_logits(logits, state.sampling_tensors, context, grammar_state)
             distributions.append(distribution.with_temperature(self.ranking.temperature))
-            if not shape.grow(tree, ChildScores(distributions[-1].logits, gumbel, ids), self.ranking):
+            if not shape.grow(tree, ChildScores(distributions[-1].logits, gumbel, subset_ids), self.ranking):
                 break
         passes = self.num_passes(len(tree.levels))
-        if noise.uses_shared_noise:  # the order of siblings means nothing, so the best path may lead
-            draft = shape.best_path_first(tree).with_passes(passes)
+        if noise.uses_shared_noise:  # the order of siblings does not matter to verification: main path first
+            draft = shape.draft_main_path_first(tree).with_passes(passes)
             if prefix.is_root_only:
                 return draft
-            return draft.prepend_stem(prefix.ids[:, 1:], prefix.num_pending, shape.max_nodes)
-        draft, kept = shape.as_sampled(tree)
+            return draft.prepend_chain(prefix.ids[:, 1:], prefix.num_pending, shape.max_nodes)
+        # verification tests siblings in the order they were drawn
+        draft, draft_candidates = shape.draft_in_sampled_order(tree)
         if not (self.ranking.draws and noise.any_sampled):
             return draft.with_passes(passes)
-        return draft.with_passes(passes, draft_log_probs(tree, kept, distributions)).without_invalid_q()
+        return draft.with_passes(passes, draft_log_probs(tree, draft_candidates, distributions)).without_invalid_q()
 
     def observe(self, state: BatchState, drafter_state: DrafterCacheState, outcome: DraftOutcome) -> None:
+        """Record the accepted tokens in `drafter_state`, to be processed at the start of the next draft."""
         drafter_state.observe(outcome)
 
 
-def split_levels(columns: Tensor | None, levels: int) -> Sequence[Tensor | None]:
-    """Split columns `[B, levels, …]` into `[B, 1, …]` of every level; None gives None for every level."""
-    return [None] * levels if columns is None else columns.split(1, 1)
+def split_levels(values: Tensor | None, levels: int) -> Sequence[Tensor | None]:
+    """Split `values` `[B, levels, …]` into one tensor `[B, 1, …]` per tree level; None gives None for every level."""
+    return [None] * levels if values is None else values.split(1, 1)
 
 
-def draft_log_probs(tree: DraftTree, kept: Tensor, distributions: list[TokenDistribution]) -> Tensor:
-    """Return log q at every column of a draft.
+def draft_log_probs(tree: DraftTree, draft_candidates: Tensor, distributions: list[TokenDistribution]) -> Tensor:
+    """Return log q, the draft distribution of the children of the root and of every node of a draft.
 
     Args:
         tree (DraftTree): Tree that was grown.
-        kept (Tensor): [B, N] candidates that the draft holds.
-        distributions (list[TokenDistribution]): Distributions that each level's children were drawn from.
+        draft_candidates (Tensor): [B, N] candidates of the tree that the draft consists of.
+        distributions (list[TokenDistribution]): Distribution of every level, at the nodes whose children it is for.
 
     Returns:
-        Tensor: [B, N+1, V] log probabilities, zeros at columns without children.
+        Tensor: [B, N+1, V] log probabilities by tree index (0 is the root), zeros where a node has no children.
     """
-    columns = tree.expanded_draft_columns(kept)
-    log_q = torch.cat([distribution.log_probs for distribution in distributions], 1)
-    scattered = log_q.new_zeros(len(log_q), kept.shape[1] + 2, log_q.shape[-1])
-    return scattered.scatter_(1, columns[..., None].expand_as(log_q), log_q)[:, :-1]
+    tree_indices = tree.expanded_draft_tree_indices(draft_candidates)  # [B, 1 + E]
+    log_q = torch.cat([distribution.log_probs for distribution in distributions], 1)  # [B, 1 + E, V]
+    # nodes that are not kept have the last index, which is cut off
+    scattered = log_q.new_zeros(len(log_q), draft_candidates.shape[1] + 2, log_q.shape[-1])
+    return scattered.scatter_(1, tree_indices[..., None].expand_as(log_q), log_q)[:, :-1]
 
 
 def path_context(state: BatchState, paths: Tensor, positions: Tensor) -> GenerationContext:
-    """Return the generation context of children of the last node of `paths` `[B, W, D]`, at `positions` `[B, W]`."""
+    """Return the generation context (input of history-dependent sampling) for children of W nodes.
+
+    Args:
+        state (BatchState): Committed state of the target.
+        paths (Tensor): [B, W, D] token ids from the root to each node.
+        positions (Tensor): [B, W] position of the children among the generated tokens.
+    """
     depth = positions - state.num_generated[:, None]
     return GenerationContext(state.tokens, state.num_tokens, paths, depth, positions, state.max_new_tokens)

@@ -27,56 +27,60 @@ MAX_NATS = 100.0  # nats; a token that cannot be drawn counts as no worse than t
 
 @dataclass(frozen=True)
 class ChildScores:
-    """Scores of all possible children of the W frontier nodes."""
+    """Scores of all possible children of the W frontier nodes (the nodes whose children are added next)."""
 
     logits: Tensor  # [B, W, K] processed draft logits
-    noise: Tensor | None = None  # [B, 1, K] shared Gumbel noise; None if every row is greedy
+    noise: Tensor | None = None  # [B, 1, K] Gumbel noise shared by drafter and target; None if all rows are greedy
     ids: Tensor | None = None  # [K] token ids that the last dimension stands for; None for the whole vocabulary
 
     def top_ids(self, values: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Return the `width` highest of `values` `[B, W, K]` and their token ids, both `[B, W, width]`."""
-        values, index = fast_topk(values, width)
-        return values, index if self.ids is None else self.ids.take(index)
+        top_values, index = fast_topk(values, width)
+        return top_values, index if self.ids is None else self.ids.take(index)
 
 
 @dataclass(frozen=True)
 class CandidateRanking:
     """Ranking of candidates by estimated log acceptance, `log_softmax((log q + g) / logit_noise_scale)`."""
 
-    logit_noise_scale: float = (
-        1.0  # scale of the drafter's logit error, fitted to the model (method parameter `spread`)
-    )
-    # True: add the noise g, so that children are draws from q, in order; False: the likeliest tokens, as EAGLE-2 is
-    # published
+    # scale of the drafter's logit error, fitted to the model (method parameter `spread`)
+    logit_noise_scale: float = 1.0
+    # True: add the Gumbel noise g, so that children are draws without replacement from q, in order; False: the most
+    # likely tokens, as EAGLE-2 is published
     draws: bool = True
     # Draft temperature relative to the target's. Identical decoding accepts most at 1, since the shared noise chooses
     # at 1; a lossy rule also accepts tokens that the noise did not choose, and rejects likely ones less often.
     temperature: float = 1.0
 
     def top_children(self, scores: ChildScores, width: int) -> tuple[Tensor, Tensor]:
-        """Return the best `width` children of each node, best first.
+        """Return the `width` children of each node that are most likely to be accepted, in descending order.
 
         Returns:
-            tuple[Tensor, Tensor]: values that rise with the acceptance, and token ids, both [B, W, width].
+            tuple[Tensor, Tensor]: draft logits, with noise added if this ranking draws, and token ids, both
+                [B, W, width].
         """
         return scores.top_ids(self.perturb(scores), width)
 
     def top_children_log_probs(self, scores: ChildScores, width: int) -> tuple[Tensor, Tensor]:
-        """Return the best `width` children of each node: log of the estimated acceptance, and ids, `[B, W, width]`."""
+        """Return the `width` children of each node that are most likely to be accepted, in descending order.
+
+        Returns:
+            tuple[Tensor, Tensor]: log of the estimated acceptance probability, and token ids, both [B, W, width].
+        """
         perturbed = self.perturb(scores)
         if self.logit_noise_scale != 1:
             perturbed = perturbed / self.logit_noise_scale
         return scores.top_ids(perturbed.log_softmax(-1), width)
 
     def perturb(self, scores: ChildScores) -> Tensor:
-        """Return the draft logits with the shared noise added, if this ranking draws."""
+        """Return the draft logits `[B, W, K]`, with the Gumbel noise added if this ranking draws and there is any."""
         return scores.logits + scores.noise if self.draws and scores.noise is not None else scores.logits
 
 
 def clamp_log_probs(log_probs: Tensor) -> Tensor:
-    """Return `log_probs` clamped to at least -MAX_NATS; NaN, of logits that are not finite, becomes -MAX_NATS.
+    """Return `log_probs` `[...]` clamped to at least -MAX_NATS; NaN (from infinite logits) becomes -MAX_NATS, too.
 
-    Otherwise NaN would outrank everything, and children would be kept without their parents.
+    `topk` would rank NaN highest, and so children would be kept without their parents.
     """
     return torch.fmax(log_probs, log_probs.new_full((), -MAX_NATS))
 
@@ -101,169 +105,226 @@ class TreeShape(Protocol):
         """Largest number of nodes with children, over all levels."""
 
     def for_batch(self, rows: int) -> TreeShape:
-        """Return the shape to use if `rows` sequences share a pass; it has no more nodes or levels than this one."""
+        """Return the shape for a batch of `rows` sequences; it has at most as many nodes and levels as this one."""
 
     def grow(self, tree: DraftTree, scores: ChildScores, ranking: CandidateRanking) -> bool:
-        """Add a level of children to the frontier of `tree`; return whether a further level is worth a pass."""
+        """Add a level of children below the frontier nodes of `tree`.
 
-    def as_sampled(self, tree: DraftTree) -> tuple[Draft, Tensor]:
-        """Return the draft, siblings in the order they were drawn, and the candidates it holds, `[B, N]`."""
+        Args:
+            tree (DraftTree): Tree to extend in place.
+            scores (ChildScores): Scores of all possible children.
+            ranking (CandidateRanking): Ranking of the children of a node.
 
-    def best_path_first(self, tree: DraftTree) -> Draft:
-        """Return the draft with its best path in front, for verifiers to which the order of siblings means nothing."""
+        Returns:
+            bool: True if a further level should be added.
+        """
+
+    def draft_in_sampled_order(self, tree: DraftTree) -> tuple[Draft, Tensor]:
+        """Return the draft with siblings in the order they were drawn, for verifiers that test them in this order.
+
+        Returns:
+            tuple[Draft, Tensor]: the draft, and the candidates of `tree` that it consists of, [B, N].
+        """
+
+    def draft_main_path_first(self, tree: DraftTree) -> Draft:
+        """Return the draft with the path that is most likely to be accepted (the main path) before all other nodes.
+
+        Accepted tokens of that path are committed without moving KV entries. It is for verifiers that do not depend on
+        the order of siblings.
+        """
 
 
 @dataclass(frozen=True)
 class DynamicTree:
-    """EAGLE-2 tree: `width` frontier nodes a level, then the best `total` candidates of all levels.
+    """EAGLE-2 tree: grows `width` frontier nodes per level, then keeps the `total` highest-scoring candidates.
 
     Li et al. 2024, arXiv 2406.16858, section 4. The decision to stop depends on nothing that a verifier's test does not
     see, and what was guessed by then is drafted, so exact methods stay exact. (Liu et al. 2024, Kangaroo, arXiv
     2404.18911, section 3.2, test the last guess alone.)
     """
 
-    depth: int
-    width: int = 1  # 1 is a chain
-    total: int = 0
-    # A row's last level is the first whose frontier nodes together have less than this probability that one of them is
-    # accepted with all its ancestors. That is the most a further level could add, in tokens.
+    depth: int  # number of levels
+    width: int = 1  # children per node, and nodes per level that get children; 1 is a chain
+    total: int = 0  # nodes of a draft; 0 for depth * width
+    # A sequence's last level is the first whose frontier nodes together have less than this probability that one of
+    # them is accepted with all its ancestors. That is the most a further level could add, in tokens.
     stop: float = 0.0
 
     @property
     def max_nodes(self) -> int:
+        """Largest number of nodes of a draft."""
         if self.width == 1:
             return self.depth
-        candidates = self.width + (self.depth - 1) * self.width**2
-        return min(candidates, self.total or self.depth * self.width)
+        num_candidates = self.width + (self.depth - 1) * self.width**2
+        return min(num_candidates, self.total or self.depth * self.width)
 
     @property
     def max_expanded_nodes(self) -> int:
+        """Largest number of nodes with children, over all levels."""
         return (self.depth - 1) * self.width
 
     def for_batch(self, rows: int) -> TreeShape:
+        """Return this shape: it does not depend on the batch size."""
         return self
 
     def grow(self, tree: DraftTree, scores: ChildScores, ranking: CandidateRanking) -> bool:
+        """Add the `width` best children of each frontier node of `tree` as a level, and choose the next frontier.
+
+        Args:
+            tree (DraftTree): Tree to extend in place.
+            scores (ChildScores): Scores of all possible children.
+            ranking (CandidateRanking): Estimates the acceptance probability of children.
+
+        Returns:
+            bool: True if a further level should be added: some row has enough probability left (`stop`).
+        """
         log_probs, ids = ranking.top_children_log_probs(scores, self.width)
         path_scores = clamp_log_probs(log_probs)
         if tree.levels:
             path_scores = path_scores + tree.levels[-1].frontier_scores[..., None]
-        if tree.active_rows is not None:  # rows that stopped keep what they had: new candidates rank below all of it
-            stopped = ~tree.active_rows[..., None]
-            log_probs = log_probs.masked_fill(stopped, -torch.inf)
-            path_scores = path_scores.masked_fill(stopped, -MAX_NATS * (1 + len(tree.levels)))
-        flat_scores = path_scores.flatten(1)
+        if tree.active_rows is not None:  # in batch rows that stopped, new candidates rank below all earlier ones
+            is_stopped = ~tree.active_rows[..., None]
+            log_probs = log_probs.masked_fill(is_stopped, -torch.inf)
+            path_scores = path_scores.masked_fill(is_stopped, -MAX_NATS * (1 + len(tree.levels)))
+        candidate_scores = path_scores.flatten(1)  # [B, W * width]
         is_last = len(tree.levels) + 1 == self.depth
         if self.width == 1:
-            frontier_scores, frontier = flat_scores, zero_index(tree.rows, tree.device)
-            parent_index = frontier
+            frontier_scores, frontier_nodes = candidate_scores, zero_index(tree.rows, tree.device)
+            parent_index = frontier_nodes
         else:
-            frontier_scores, frontier = flat_scores.topk(0 if is_last else self.width, 1)
-            parent_index = frontier // self.width
+            frontier_scores, frontier_nodes = candidate_scores.topk(0 if is_last else self.width, 1)
+            parent_index = frontier_nodes // self.width  # each parent has `width` consecutive candidates
         level = TreeLevel(
-            ids.flatten(1), log_probs.flatten(1), flat_scores, frontier, parent_index, frontier_scores
+            ids.flatten(1), log_probs.flatten(1), candidate_scores, frontier_nodes, parent_index, frontier_scores
         )  # fmt: skip
         tree.levels.append(level)
         if self.stop and not is_last:
-            active = frontier_scores.exp().sum(1, keepdim=True) >= self.stop  # the sum is 0 for rows that had stopped
-            all_active = all_equal_without_sync(active)
-            is_last, tree.active_rows = all_active is False, active if all_active is None else None
+            is_active = frontier_scores.exp().sum(1, keepdim=True) >= self.stop  # [B, 1]; the sum is 0 in stopped rows
+            shared_value = all_equal_without_sync(is_active)  # None if rows differ, or if the device must not be read
+            is_last, tree.active_rows = shared_value is False, is_active if shared_value is None else None
         return not is_last
 
-    def as_sampled(self, tree: DraftTree) -> tuple[Draft, Tensor]:
-        kept = self.kept_candidates(tree).sort(1).values
-        return tree.to_draft(kept, self.parent_columns(tree)), kept
+    def draft_in_sampled_order(self, tree: DraftTree) -> tuple[Draft, Tensor]:
+        """Return the draft with siblings in the order they were drawn, and its candidates in `tree`, `[B, N]`."""
+        draft_candidates = self.kept_candidates(tree).sort(1).values
+        return tree.to_draft(draft_candidates, self.parent_tree_indices(tree)), draft_candidates
 
-    def best_path_first(self, tree: DraftTree) -> Draft:
-        kept, parents = self.kept_candidates(tree), self.parent_columns(tree)
-        return tree.to_draft(kept if self.width == 1 else tree.best_path_first(kept, parents), parents)
+    def draft_main_path_first(self, tree: DraftTree) -> Draft:
+        """Return the draft with the path to its deepest node before all other nodes."""
+        draft_candidates, parents = self.kept_candidates(tree), self.parent_tree_indices(tree)
+        return tree.to_draft(
+            draft_candidates if self.width == 1 else tree.deepest_path_first(draft_candidates, parents), parents
+        )
 
     def kept_candidates(self, tree: DraftTree) -> Tensor:
-        """Return the candidates that are drafted, `[B, N]`."""
+        """Return the indices of the candidates that are drafted, `[B, N]`, in no particular order."""
         if self.width == 1:
             return cached_arange(len(tree.levels), tree.device).expand(tree.rows, -1)
-        return tree.best_candidates(self.max_nodes)
+        return tree.top_candidates(self.max_nodes)
 
-    def parent_columns(self, tree: DraftTree) -> Tensor:
-        """Return the column of every candidate's parent, `[B, M]`."""
-        return tree.expanded_columns[..., None].expand(-1, -1, self.width).flatten(1)
+    def parent_tree_indices(self, tree: DraftTree) -> Tensor:
+        """Return the tree index of every candidate's parent, `[B, M]`; 0 is the root."""
+        return tree.expanded_tree_indices[..., None].expand(-1, -1, self.width).flatten(1)
 
 
 @dataclass(frozen=True)
 class StaticTree:
-    """Tree of fixed shape, filled by rank (EAGLE-1, arXiv 2401.15077; Medusa, arXiv 2401.10774, section 2.3.3).
+    """Tree of fixed shape (EAGLE-1, arXiv 2401.15077; Medusa, arXiv 2401.10774, section 2.3.3).
 
-    It holds the `max_nodes` likeliest paths under the assumption that a child of rank r at depth d + 1 is accepted with
-    probability `acceptance_by_rank[d][r]`, whatever its parent is.
+    A child's rank is its index among its siblings, from the likeliest on. The tree holds the `max_nodes` likeliest
+    paths of ranks, assuming that a child of rank r at depth d + 1 is accepted with probability
+    `acceptance_by_rank[d][r]`, whatever its parent is.
     """
 
-    max_depth: int
-    max_nodes: int
-    # [depth][rank]; the last row holds for all deeper levels. A row never rises: siblings are drawn in order, so none
-    # may be left out before one that is drafted.
+    max_depth: int  # largest number of levels
+    max_nodes: int  # nodes of a draft
+    # [depth][rank]; the last entry is used for all deeper levels. Probabilities of one depth must not rise with the
+    # rank, because siblings are drawn in order and none may be left out before one that is drafted.
     acceptance_by_rank: tuple[tuple[float, ...], ...] = ((0.55, 0.17, 0.08, 0.05),)
 
     def __post_init__(self) -> None:
-        if any(later > share for row in self.acceptance_by_rank for share, later in itertools.pairwise(row)):
+        """Check that the acceptance does not rise with the rank."""
+        pairs = (pair for acceptances in self.acceptance_by_rank for pair in itertools.pairwise(acceptances))
+        if any(next_acceptance > acceptance for acceptance, next_acceptance in pairs):
             raise InvalidArgument(
                 "acceptances by rank must not rise within a depth; fit them with `fit_acceptance_by_rank`."
             )
 
     @property
     def depth(self) -> int:
+        """Number of levels."""
         return len(tree_template(self).levels)
 
     @property
     def width(self) -> int:
+        """Largest number of children of a node."""
         return max(level.num_ranks for level in tree_template(self).levels)
 
     @property
     def max_expanded_nodes(self) -> int:
+        """Number of nodes with children, over all levels."""
         return sum(level.frontier_nodes.shape[1] for level in tree_template(self).levels)
 
     def for_batch(self, rows: int) -> TreeShape:
+        """Return this shape: it does not depend on the batch size."""
         return self
 
     def acceptances(self, depth: int) -> tuple[float, ...]:
-        """Return the acceptance of every rank at `depth`, counted from 0."""
+        """Return the acceptance probability of every rank at `depth`, where the root's children have depth 0."""
         return self.acceptance_by_rank[min(depth, len(self.acceptance_by_rank) - 1)]
 
     def grow(self, tree: DraftTree, scores: ChildScores, ranking: CandidateRanking) -> bool:
+        """Add the next level of the fixed shape: to each frontier node of `tree` its children of the chosen ranks.
+
+        Args:
+            tree (DraftTree): Tree to extend in place.
+            scores (ChildScores): Scores of all possible children.
+            ranking (CandidateRanking): Order of the children of a node.
+
+        Returns:
+            bool: True if the shape has a further level.
+        """
         level, rows = tree_template(self, tree.device).levels[len(tree.levels)], tree.rows
         values, ids = (part.flatten(1) for part in ranking.top_children(scores, level.num_ranks))
         if level.selected is not None:
             values, ids = values.index_select(1, level.selected), ids.index_select(1, level.selected)
-        frontier, parent_index = level.frontier_nodes.expand(rows, -1), level.parent_index.expand(rows, -1)
-        tree.levels.append(TreeLevel(ids, values, values, frontier, parent_index, values[:, :0]))
+        frontier_nodes, parent_index = level.frontier_nodes.expand(rows, -1), level.parent_index.expand(rows, -1)
+        tree.levels.append(TreeLevel(ids, values, values, frontier_nodes, parent_index, values[:, :0]))
         return len(tree.levels) < self.depth
 
-    def as_sampled(self, tree: DraftTree) -> tuple[Draft, Tensor]:
+    def draft_in_sampled_order(self, tree: DraftTree) -> tuple[Draft, Tensor]:
+        """Return the draft, and the index of each of its nodes among the candidates of `tree`, `[B, N]`.
+
+        The path of first ranks comes before all other nodes, which keeps the order of siblings.
+        """
         template = tree_template(self, tree.device)
-        kept, shape = template.order.expand(tree.rows, -1), template.shape
+        draft_candidates, shape = template.order.expand(tree.rows, -1), template.shape
         tokens, valid = tree.ids[:, template.order], tree.valid[:, template.order]
         parents = shape.parents.expand(tree.rows, -1)
-        return Draft(tokens, parents, valid, shape.max_depth, shape.is_chain, template=shape), kept
+        return Draft(tokens, parents, valid, shape.max_depth, shape.is_chain, template=shape), draft_candidates
 
-    def best_path_first(self, tree: DraftTree) -> Draft:
-        return self.as_sampled(tree)[0]
+    def draft_main_path_first(self, tree: DraftTree) -> Draft:
+        """Return the draft with the path of first ranks before all other nodes."""
+        return self.draft_in_sampled_order(tree)[0]
 
 
 @dataclass(frozen=True)
 class BatchScaledTree(StaticTree):
-    """Static tree with fewer nodes where several sequences share a pass, for results that do not depend on drafts."""
+    """Static tree with fewer nodes in larger batches; only for methods whose results do not depend on the draft."""
 
     nodes_for_batch: Callable[[int], int] = field(kw_only=True)  # number of sequences → nodes of each draft
 
     def for_batch(self, rows: int) -> TreeShape:
+        """Return the static tree for a batch of `rows` sequences."""
         return StaticTree(self.max_depth, self.nodes_for_batch(rows), self.acceptance_by_rank)
 
 
 @dataclass(frozen=True)
 class TemplateLevel:
-    """One level of a `TreeTemplate`."""
+    """One level of a static tree (`TreeTemplate`), equal in all batch rows."""
 
-    num_ranks: int  # children that are ranked for every parent
-    selected: Tensor | None  # nodes of this level, as indices into all ranked children; None if it has them all
+    num_ranks: int  # children that are ranked for every frontier node of the level before
+    selected: Tensor | None  # [K] indices of this level's nodes among all ranked children; None if it has them all
     frontier_nodes: Tensor  # [1, W] nodes of this level that have children
     parent_index: Tensor  # [1, W] index of their parents among the frontier nodes of the level before
 
@@ -273,17 +334,17 @@ class TreeTemplate:
     """Static tree as index tensors."""
 
     levels: list[TemplateLevel]
-    order: Tensor  # nodes level by level → nodes with the path of first ranks in front
-    shape: Draft  # draft of one row, whose tree mask and depths all drafts share
+    order: Tensor  # [N] nodes, numbered level by level, in the order of drafts: the path of first ranks comes first
+    shape: Draft  # draft of one batch row, whose tree mask and depths all drafts share
 
 
 @lru_cache(maxsize=64)
 def tree_template(shape: StaticTree, device: torch.device | str = "cpu") -> TreeTemplate:
-    """Return the index tensors of `shape`, made once per shape and device."""
-    nodes_of_levels = nodes_by_level(shape)
+    """Return the index tensors of `shape`, cached per shape and device."""
+    nodes_of_levels = nodes_by_level(shape)  # per level: (index of the parent in the level above, rank) of each node
     levels: list[TemplateLevel] = []
-    parents: list[int] = []
-    last_frontier, start, last_start = [0], 0, 0
+    parents: list[int] = []  # parent of every node, numbered level by level; -1 is the root
+    last_frontier, level_start, last_level_start = [0], 0, 0
 
     def tensor(values: list) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
@@ -301,35 +362,36 @@ def tree_template(shape: StaticTree, device: torch.device | str = "cpu") -> Tree
                     num_ranks, None if has_all else tensor(selected), tensor([frontier]), tensor([parent_index])
                 )
             )
-            parents += [last_start + parent if depth else -1 for parent, _ in nodes]
-            last_frontier, last_start, start = frontier, start, start + len(nodes)
-        first_path, node = [], -1  # the path of first ranks
-        while (child := next((n for n, parent in enumerate(parents) if parent == node), None)) is not None:
+            parents += [last_level_start + parent if depth else -1 for parent, _ in nodes]
+            last_frontier, last_level_start, level_start = frontier, level_start, level_start + len(nodes)
+        first_path, node = [], -1  # the path of first ranks, from the root (-1) down
+        while (child := next((index for index, parent in enumerate(parents) if parent == node), None)) is not None:
             first_path.append(child)
             node = child
         order = first_path + [node for node in range(len(parents)) if node not in first_path]
         index_of = {node: index for index, node in enumerate(order)} | {-1: -1}
         ordered_parents = [index_of[parents[node]] for node in order]
         is_chain = ordered_parents == list(range(-1, len(order) - 1))
-        row = tensor([ordered_parents])
-        draft = Draft(
-            torch.zeros_like(row), row, torch.ones_like(row, dtype=torch.bool), len(nodes_of_levels), is_chain
-        )  # fmt: skip
+        draft_parents = tensor([ordered_parents])  # [1, N]
+        unused_tokens, valid = torch.zeros_like(draft_parents), torch.ones_like(draft_parents, dtype=torch.bool)
+        draft = Draft(unused_tokens, draft_parents, valid, len(nodes_of_levels), is_chain)
         return TreeTemplate(levels, tensor(order), draft)
 
 
 def likeliest_paths(shape: StaticTree) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Yield acceptance probability and ranks of every path of `shape`, the likeliest first."""
-    queue: list[tuple[float, tuple[int, ...]]] = [(-share, (rank,)) for rank, share in enumerate(shape.acceptances(0))]
+    """Yield acceptance probability and ranks of the path to every node of `shape`, the likeliest first."""
+    queue: list[tuple[float, tuple[int, ...]]] = [  # a min-heap, so probabilities are negative
+        (-acceptance, (rank,)) for rank, acceptance in enumerate(shape.acceptances(0))
+    ]
     heapq.heapify(queue)
     for _ in range(shape.max_nodes):
         if not queue:
             return
-        negative, path = heapq.heappop(queue)
-        yield -negative, path
+        negative_probability, path = heapq.heappop(queue)
+        yield -negative_probability, path
         if len(path) < shape.max_depth:
-            for rank, share in enumerate(shape.acceptances(len(path))):
-                heapq.heappush(queue, (negative * share, (*path, rank)))
+            for rank, acceptance in enumerate(shape.acceptances(len(path))):
+                heapq.heappush(queue, (negative_probability * acceptance, (*path, rank)))
 
 
 def node_probs(shape: StaticTree) -> list[float]:
@@ -338,7 +400,7 @@ def node_probs(shape: StaticTree) -> list[float]:
 
 
 def nodes_by_level(shape: StaticTree) -> list[list[tuple[int, int]]]:
-    """Return for every level the (index of the parent in the level above, rank) of each node."""
+    """Return for every level of `shape` one pair per node: index of its parent in the level above, and its rank."""
     paths = [path for _, path in likeliest_paths(shape)]
     levels = [sorted(path for path in paths if len(path) == depth) for depth in range(1, shape.max_depth + 1)]
     levels = list(itertools.takewhile(bool, levels))

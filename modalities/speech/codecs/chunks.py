@@ -1,7 +1,7 @@
 """Chunked decoding of a growing stream of codes; the audio of the context around a chunk is dropped.
 
     stream = ChunkStream(window, decode, first=6, chunk=25)
-    sound = stream.push(codes[:20]); …; stream.finish()
+    audio = stream.push(codes[:20]); …; stream.finish()
 
 Chunk boundaries do not depend on when codes arrive, so the audio is a function of the codes alone: streamed and whole
 audio are bitwise equal. A codec whose receptive field fits into the window gives the audio of a single decode; one with
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Decode = Callable[[Tensor, int], Tensor]  # codes [T], index of the first → audio [T · samples]
+Decode = Callable[[Tensor, int], Tensor]  # codes [T], index of the first code → audio [T · samples]
 
 
 @dataclass(frozen=True)
 class DecodeWindow:
-    """Context that a chunk is decoded with."""
+    """Context in codes that a chunk is decoded with."""
 
     samples_per_code: float
     before: int  # codes of left context
@@ -30,7 +30,7 @@ class DecodeWindow:
     frame: int = 1  # codes that can only be decoded together
 
     def num_samples(self, codes: int) -> int:
-        """Return the number of samples of so many codes."""
+        """Return the number of samples of `codes` codes."""
         return round(codes * self.samples_per_code)
 
 
@@ -44,7 +44,7 @@ class ChunkStream:
         self.codes = torch.empty(0, dtype=torch.long) if lead is None else lead[max(0, len(lead) - window.before) :]
         self.lead = len(self.codes)
         self.begin = 0  # the current chunk is codes begin … end, counted after `lead`
-        self.tail = torch.empty(0)  # audio of this chunk's first codes, as decoded with the last chunk
+        self.tail = torch.empty(0)  # audio of this chunk's first codes, as decoded with the previous chunk
 
     @property
     def look_ahead(self) -> int:
@@ -52,32 +52,32 @@ class ChunkStream:
 
     def push(self, codes: Tensor) -> Tensor:
         self.codes = torch.cat([self.codes, codes])
-        sound = []
+        audio = []
         while len(self.codes) - self.lead >= self.end + self.window.after:
-            sound.append(self._chunk(self.end))
-        return torch.cat(sound) if sound else torch.empty(0)
+            audio.append(self._chunk(self.end))
+        return torch.cat(audio) if audio else torch.empty(0)
 
     def finish(self) -> Tensor:
         """Return the last samples; codes of an incomplete frame are dropped."""
-        known = len(self.codes) - self.lead
-        known -= known % self.window.frame
-        self.codes = self.codes[: self.lead + known]
-        sound = []
-        while self.begin < known:
-            sound.append(self._chunk(min(self.end, known)))
-        return torch.cat(sound) if sound else torch.empty(0)
+        num_known = len(self.codes) - self.lead
+        num_known -= num_known % self.window.frame
+        self.codes = self.codes[: self.lead + num_known]
+        audio = []
+        while self.begin < num_known:
+            audio.append(self._chunk(min(self.end, num_known)))
+        return torch.cat(audio) if audio else torch.empty(0)
 
     @torch.inference_mode()
     def _chunk(self, end: int) -> Tensor:
         """Decode codes `begin … end`; the next chunk begins there."""
         window = self.window
         first = max(0, self.lead + self.begin - window.before)
-        around = self.codes[first : self.lead + end + window.after]
-        sound = self.decode(around, first - self.lead)[window.num_samples(self.lead + self.begin - first) :]
-        length, faded = window.num_samples(end - self.begin), len(self.tail)
-        if faded:
-            rising = torch.linspace(0, 1, faded + 2)[1:-1]
-            sound[:faded] = self.tail + (sound[:faded] - self.tail) * rising
-        self.tail = sound[length : length + window.num_samples(window.fade)].clone()
+        window_codes = self.codes[first : self.lead + end + window.after]
+        audio = self.decode(window_codes, first - self.lead)[window.num_samples(self.lead + self.begin - first) :]
+        length, num_faded = window.num_samples(end - self.begin), len(self.tail)
+        if num_faded:
+            fade_in = torch.linspace(0, 1, num_faded + 2)[1:-1]
+            audio[:num_faded] = self.tail + (audio[:num_faded] - self.tail) * fade_in
+        self.tail = audio[length : length + window.num_samples(window.fade)].clone()
         self.begin, self.end = end, end + self.size
-        return sound[:length]
+        return audio[:length]

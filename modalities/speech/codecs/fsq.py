@@ -1,11 +1,11 @@
-"""NeuCodec and X-Codec-2 as transformers has them: one stream of 65,536 finite-scalar codes, 50 a second.
+"""NeuCodec and X-Codec-2 as implemented in transformers: one stream of 65,536 finite-scalar codes, 50 a second.
 
     codec = FsqCodec(folder, NeuCodecModel, device)
-    codes = codec.encode(listen("me.wav", codec.heard))     # [T]
-    sound = codec.decode(codes, 0)                          # [T · samples] at codec.sample_rate
+    codes = codec.encode(load_reference("me.wav", codec.input_sample_rate))   # [T]
+    audio = codec.decode(codes, 0)                                            # [T · samples] at codec.sample_rate
 
-Their decoders are transformers that look at everything, so chunks are decoded in windows; 50 codes back, 5 ahead and a
-fade of 1 are what NeuTTS streams with (neutts.py, `infer_stream`).
+Their decoders are transformers with global attention, so chunks are decoded in windows, with the 50 codes of left
+context, 5 of right context and crossfade of 1 code that NeuTTS streams with (neutts.py, `infer_stream`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from polydraft.modalities.speech.codecs.chunks import DecodeWindow
 from polydraft.modalities.weight_paths import refuse_pickles
 from polydraft.modalities.weights import check_loading_report, read_weights
 
-BEFORE, AFTER, FADE = 50, 5, 1  # codes
+BEFORE, AFTER, FADE = 50, 5, 1  # codes of left context, right context and crossfade
 MELS, FRAME, HOP, FFT, STRIDE = 80, 400, 160, 512, 2  # input of the semantic encoder (w2v-BERT 2.0)
-FLOOR = 1.192092955078125e-07
+FLOOR = 1.192092955078125e-07  # smallest mel energy, the epsilon of float32
 
 
 class FsqCodec:
@@ -46,8 +46,10 @@ class FsqCodec:
         self.sample_rate = int(getattr(config, "output_sampling_rate", 0) or config.sampling_rate)
         self.input_sample_rate = int(getattr(config, "input_sampling_rate", 0) or config.sampling_rate)
         self.samples_per_code = int(config.hop_length)
-        self.encoder_hop = int(getattr(config, "encoder_hop_length", config.hop_length))  # samples heard a code
-        self.margin = 0 if config.model_type == "neucodec" else self.encoder_hop // 2  # silence around what is heard
+        self.encoder_hop = int(getattr(config, "encoder_hop_length", config.hop_length))  # input samples per code
+        self.margin = (
+            0 if config.model_type == "neucodec" else self.encoder_hop // 2
+        )  # silence at the ends of the features
         self.codebook: Tensor = self.model.quantizer.quantizer.codebook.float()
 
     @property
@@ -55,9 +57,9 @@ class FsqCodec:
         return DecodeWindow(self.samples_per_code, BEFORE, AFTER, FADE)
 
     @torch.inference_mode()
-    def encode(self, sound: NDArray[np.float32]) -> Tensor:
-        """Codes `[T]` of sound `[S]` at `heard` Hz."""
-        padded = np.pad(sound, (0, self.encoder_hop - len(sound) % self.encoder_hop))
+    def encode(self, audio: NDArray[np.float32]) -> Tensor:
+        """Return the codes `[T]` of audio `[S]` at `input_sample_rate` Hz."""
+        padded = np.pad(audio, (0, self.encoder_hop - len(audio) % self.encoder_hop))
         features = torch.from_numpy(semantic_features(np.pad(padded, self.margin), self.input_sample_rate))
         encoded = self.model.encode(
             torch.from_numpy(padded)[None, None].to(self.device), input_features=features[None].to(self.device)
@@ -67,9 +69,9 @@ class FsqCodec:
 
     @torch.inference_mode()
     def decode(self, codes: Tensor, first: int) -> Tensor:
-        """Sound `[T · samples]`; `first`, the place of the first code, is nothing to it."""
-        sound: Tensor = self.model.decode(codes[None, None].to(self.device)).audio_values
-        return sound[0, 0].float().cpu()
+        """Return the audio `[T · samples_per_code]`; `first`, the index of the first code, has no effect."""
+        audio: Tensor = self.model.decode(codes[None, None].to(self.device)).audio_values
+        return audio[0, 0].float().cpu()
 
 
 def load_codec(model: Any, folder: Path) -> Any:
@@ -84,15 +86,15 @@ def load_codec(model: Any, folder: Path) -> Any:
     return loaded
 
 
-def semantic_features(sound: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+def semantic_features(audio: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
     """Return Kaldi's normalised log mel energies, two frames per row: `[T, 160]`."""
     from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
     bank = mel_filter_bank(FFT // 2 + 1, MELS, 20, rate // 2, rate, mel_scale="kaldi", triangularize_in_mel_space=True)
     energies = spectrogram(
-        sound * 2.0**15, window_function(FRAME, "povey", periodic=False), FRAME, HOP, FFT, power=2.0, center=False,
+        audio * 2.0**15, window_function(FRAME, "povey", periodic=False), FRAME, HOP, FFT, power=2.0, center=False,
         preemphasis=0.97, mel_filters=bank, log_mel="log", mel_floor=FLOOR, remove_dc_offset=True,
     ).T  # fmt: skip
-    normal = (energies - energies.mean(0)) / np.sqrt(energies.var(0, ddof=1) + 1e-7)
-    even = len(normal) - len(normal) % STRIDE
-    return normal[:even].reshape(-1, STRIDE * MELS).astype(np.float32)
+    normalised = (energies - energies.mean(0)) / np.sqrt(energies.var(0, ddof=1) + 1e-7)
+    num_even = len(normalised) - len(normalised) % STRIDE
+    return normalised[:num_even].reshape(-1, STRIDE * MELS).astype(np.float32)

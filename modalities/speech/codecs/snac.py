@@ -1,7 +1,8 @@
 """SNAC (Siuzdak et al. 2024, arXiv 2410.14411): a codec of frames whose levels have different code rates.
 
-The package `snac` (MIT, `pip install polydraft[snac]`) has the network; here its noise is keyed by position, so
-that the same codes give the same audio. It is published as a pickle, which `polydraft convert snac` reads once, tensors only.
+The package `snac` (MIT, `pip install polydraft[snac]`) has the network. Its noise is keyed by position here, so that
+the same codes give the same audio. It is published as a pickle, of which `polydraft convert snac` reads
+the tensors once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from polydraft.modalities.checkpoints import load_tensors, write_folder
 from polydraft.modalities.speech.codecs.chunks import DecodeWindow
 from polydraft.modalities.weights import read_weights
 
-FILE, PICKLE = "model.safetensors", "pytorch_model.bin"  # as we have it, and as it is published
+FILE, PICKLE = "model.safetensors", "pytorch_model.bin"  # converted checkpoint, and published checkpoint
 SOURCE = "huggingface.co/hubertsiuzdak/snac_24khz"
 RECEPTIVE_RADIUS = 39  # samples that three residual units of kernel 7 and dilations 1, 3, 9 see to either side
 
@@ -43,10 +44,10 @@ class PositionKeyedNoise(nn.Module):
         self.linear, self.rate = linear, rate  # samples per latent
 
     def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(x.shape[-1], device=x.device) + self.start * self.rate
+        positions = torch.arange(x.shape[-1], device=x.device) + self.start * self.rate
         layer = torch.tensor(self.rate, device=x.device)
-        radius = (-2 * uniform_from_keys(layer, places, torch.zeros_like(places)).log()).sqrt()
-        normal = radius * (2 * math.pi * uniform_from_keys(layer, places, torch.ones_like(places))).cos()
+        radius = (-2 * uniform_from_keys(layer, positions, torch.zeros_like(positions)).log()).sqrt()
+        normal = radius * (2 * math.pi * uniform_from_keys(layer, positions, torch.ones_like(positions))).cos()
         out: Tensor = x + normal.to(x.dtype) * self.linear(x)
         return out
 
@@ -72,16 +73,16 @@ class Snac:
         latents, before = 3.0, 1
         for rate in self.rates:
             latents, before = latents + 1 / before + RECEPTIVE_RADIUS / rate, rate
-        around = math.ceil((latents + 3 / before) / self.latents_per_frame)
-        return DecodeWindow(self.samples_per_latent * self.latents_per_frame, around, around)
+        context = math.ceil((latents + 3 / before) / self.latents_per_frame)
+        return DecodeWindow(self.samples_per_latent * self.latents_per_frame, context, context)
 
     @torch.inference_mode()
     def decode(self, levels: list[Tensor], first: int) -> Tensor:
         """Return the audio `[S]` of frames whose levels are `[T · count]`, from frame `first` on."""
         for noise in self.noises:
             noise.start = first * self.latents_per_frame
-        sound: Tensor = self.model.decode([level[None].to(self.device) for level in levels])
-        return sound[0, 0].float().cpu()
+        audio: Tensor = self.model.decode([level[None].to(self.device) for level in levels])
+        return audio[0, 0].float().cpu()
 
 
 def load_snac(folder: Path) -> Any:
@@ -117,25 +118,25 @@ def convert(checkpoint: Path, out: Path) -> Any:
         OutputUnwritable: `out` cannot be made.
     """
     weights = load_tensors(checkpoint, "state_dict", SOURCE, bare=True)
-    made = read_weights("codec", checkpoint.parent, lambda: build_network(checkpoint.parent, weights))
+    network = read_weights("codec", checkpoint.parent, lambda: build_network(checkpoint.parent, weights))
 
     def fill(folder: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / FILE)
         shutil.copyfile(checkpoint.parent / "config.json", folder / "config.json")
 
     write_folder(out, fill)
-    return made
+    return network
 
 
 def replace_noise_blocks(model: Any, rates: list[int]) -> list[PositionKeyedNoise]:
     """Replace the decoder's noise blocks by blocks whose noise is keyed by position."""
     from snac.layers import NoiseBlock
 
-    placed = []
+    replaced = []
     blocks = [block.block for block in model.decoder.model if hasattr(block, "block")]
     for layers, rate in zip(blocks, rates, strict=True):
         for index, layer in enumerate(layers):
             if isinstance(layer, NoiseBlock):
                 layers[index] = PositionKeyedNoise(layer.linear, rate)
-                placed.append(layers[index])
-    return placed
+                replaced.append(layers[index])
+    return replaced

@@ -1,14 +1,14 @@
-"""A small speech codec: 16 kHz sound to one stream of 50 codes a second and back.
+"""Small speech codec: 16 kHz audio to one stream of 50 codes per second and back.
 
-Every code is 20 ms. The encoder's receptive field is little longer, so equal sounds have nearly equal codes wherever
+Every code is 20 ms. The encoder's receptive field is little longer, so equal audio has nearly equal codes wherever
 they occur, which makes codes predictable; its output is rounded to a small grid, whose points are the codes (finite
 scalar quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder is conditioned on the voice, looks back at
 earlier codes and a little ahead, and predicts the parameters of a source-filter vocoder.
 
     codec = SpeechCodec.from_folder(folder)
-    codes = codec.encode(sound)                  # [B, S] → [B, S // 320]
-    sound = codec.decode(codes[0], voice=0)
-    stream = CodecStream(codec, voice=0); sound = stream.push(codes[0, :20]); …; stream.finish()  # the same
+    codes = codec.encode(audio)                  # [B, S] → [B, S // 320]
+    audio = codec.decode(codes[0], voice=0)
+    stream = CodecStream(codec, voice=0); audio = stream.push(codes[0, :20]); …; stream.finish()  # equal audio
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from polydraft.core.folders.networks import read_network
 from polydraft.modalities.speech.codecs import vocoder
 from polydraft.modalities.speech.codecs.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, VocoderFrames
 
-SAMPLES_PER_CODE = 320  # a code
-FRAMES_PER_CODE = SAMPLES_PER_CODE // vocoder.HOP  # a code
+SAMPLES_PER_CODE = 320
+FRAMES_PER_CODE = SAMPLES_PER_CODE // vocoder.HOP
 MEL_WINDOW, MEL_FFT, MEL_BINS = 320, 512, 64  # timbre input of the encoder, for every frame
 TONE_WINDOW, TONE_BINS = 1024, 96  # pitch input of the encoder, for every code
-KERNEL = 7  # codes a decoder block sees
-MIDDLE = 120.0  # Hz
+KERNEL = 7  # receptive field of a decoder block, in codes
+REFERENCE_PITCH = 120.0  # Hz; the decoder predicts the log of the pitch relative to this
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CodecConfig:
     voices: int = 4
     width: int = 192
     encoder_blocks: int = 2
-    view: int = 1  # codes that each encoder block sees on either side
+    view: int = 1  # codes of context of each encoder block on either side
     ahead: tuple[int, ...] = (1, 1, 1, 1, 1, 1)  # codes that each decoder block looks ahead
     model_type: str = "polydraft-speech-codec"
 
@@ -71,15 +71,15 @@ class Block(nn.Module):
         """Return the block's output `[B, T, D]` with zero padding."""
         return self.forward_valid(F.pad(x, (0, 0, *self.padding)))
 
-    def forward_valid(self, around: Tensor) -> Tensor:
+    def forward_valid(self, padded: Tensor) -> Tensor:
         """Map `[B, before + T + after, D]` to `[B, T, D]`: outputs of positions with all their neighbours."""
         before, after = self.padding
-        count = around.shape[1] - before - after
-        x, taps = around[:, before : before + count], self.depthwise.weight[:, 0]
+        count = padded.shape[1] - before - after
+        x, taps = padded[:, before : before + count], self.depthwise.weight[:, 0]
         # torch's convolution with this many groups is slower to train, and ten times slower in fp64.
         mixed = cast(Tensor, self.depthwise.bias).expand_as(x)
         for tap in range(taps.shape[1]):
-            mixed = torch.addcmul(mixed, around[:, tap : tap + count], taps[:, tap])
+            mixed = torch.addcmul(mixed, padded[:, tap : tap + count], taps[:, tap])
         return x + self.narrow(F.gelu(self.wide(self.norm(mixed))))
 
 
@@ -104,10 +104,10 @@ class SpeechCodec(nn.Module):
     def from_folder(folder: Path) -> SpeechCodec:
         """Return the codec saved in `folder` (config.json, model.safetensors)."""
 
-        def make(config: CodecConfig) -> SpeechCodec:  # JSON has lists where tuples are meant
+        def build(config: CodecConfig) -> SpeechCodec:  # JSON has lists for tuples
             return SpeechCodec(replace(config, levels=tuple(config.levels), ahead=tuple(config.ahead)))
 
-        codec = read_network(CodecConfig, make, folder)
+        codec = read_network(CodecConfig, build, folder)
         # The decoder up to the pitch is fp64: a pulse's phase sums the pitch, so rounding would make chunks drift.
         codec.double().encoder.float()
         return codec.eval()
@@ -132,9 +132,9 @@ class SpeechCodec(nn.Module):
         """Return the number of following codes that the frames of a code depend on."""
         return sum(self.config.ahead)
 
-    def encode_points(self, sound: Tensor) -> Tensor:
+    def encode_points(self, audio: Tensor) -> Tensor:
         """Return the encoder's output `[B, T, axes]` in -1..1, before rounding."""
-        return self.encoder(encoder_features(sound)).float().tanh()
+        return self.encoder(encoder_features(audio)).float().tanh()
 
     def quantise(self, points: Tensor) -> Tensor:
         """Round to the nearest grid point, with a straight-through gradient."""
@@ -142,9 +142,9 @@ class SpeechCodec(nn.Module):
         return points + (near - points).detach()
 
     @torch.inference_mode()
-    def encode(self, sound: Tensor) -> Tensor:
-        """Return the codes `[B, T]` of the complete 20 ms pieces of `sound`."""
-        steps = (self.encode_points(sound) * self.grid_radius).round() + self.grid_radius
+    def encode(self, audio: Tensor) -> Tensor:
+        """Return the codes `[B, T]` of the complete 20 ms pieces of `audio`."""
+        steps = (self.encode_points(audio) * self.grid_radius).round() + self.grid_radius
         return (steps.long() * self.strides).sum(-1)
 
     def decoder_output(self, points: Tensor, voice: Tensor) -> Tensor:
@@ -155,13 +155,13 @@ class SpeechCodec(nn.Module):
         """Return the decoder's input `[B, T, width]`."""
         return self.point(points.to(self.point.weight.dtype)) + self.voice(voice)[:, None]
 
-    def vocoder_frames(self, understood: Tensor) -> VocoderFrames:
+    def vocoder_frames(self, hidden_states: Tensor) -> VocoderFrames:
         """Return the vocoder frames, four per code."""
-        out = self.controls(understood)
+        out = self.controls(hidden_states)
         pitch, envelope, noise = (
             out.unflatten(-1, (FRAMES_PER_CODE, -1)).flatten(1, 2).split([1, BANDS, len(NOISE_BANDS)], -1)
         )
-        hertz = MIDDLE * pitch[..., 0].clamp(-1.2, 1.6).exp()
+        hertz = REFERENCE_PITCH * pitch[..., 0].clamp(-1.2, 1.6).exp()
         return VocoderFrames(hertz, (4 * envelope - 8).float(), noise.sigmoid().float())
 
     def decode(self, codes: Tensor, voice: int, speed: float = 1.0) -> Tensor:
@@ -170,18 +170,28 @@ class SpeechCodec(nn.Module):
         return torch.cat([stream.push(codes), stream.finish()])
 
 
-def encoder_features(sound: Tensor) -> Tensor:
+def encoder_features(audio: Tensor) -> Tensor:
     """Return the encoder's inputs: a mel spectrum at every frame and a long one of low tones per code, `[B, T, …]`."""
-    codes = sound.shape[1] // SAMPLES_PER_CODE
-    mel = log_power(sound, MEL_WINDOW, vocoder.HOP, 0, codes * FRAMES_PER_CODE, MEL_FFT, mel_bank())
-    tone = log_power(sound, TONE_WINDOW, SAMPLES_PER_CODE, SAMPLES_PER_CODE // 2, codes, TONE_WINDOW, low_bins())
+    codes = audio.shape[1] // SAMPLES_PER_CODE
+    mel = log_power(audio, MEL_WINDOW, vocoder.HOP, 0, codes * FRAMES_PER_CODE, MEL_FFT, mel_bank())
+    tone = log_power(audio, TONE_WINDOW, SAMPLES_PER_CODE, SAMPLES_PER_CODE // 2, codes, TONE_WINDOW, low_bins())
     return torch.cat([mel.unflatten(1, (codes, FRAMES_PER_CODE)).flatten(2), tone], -1)
 
 
-def log_power(sound: Tensor, window: int, hop: int, middle: int, count: int, fft: int, bank: Tensor) -> Tensor:
-    """Return the scaled log power in the bands of `bank` for `count` windows, the first centred at sample `middle`."""
-    padded = F.pad(sound, (window // 2, window))[:, middle:]
-    shape = torch.hann_window(window, device=sound.device)
+def log_power(audio: Tensor, window: int, hop: int, middle: int, count: int, fft: int, bank: Tensor) -> Tensor:
+    """Return the scaled log power in frequency bands for windows of audio, `[B, count, bands]`.
+
+    Args:
+        audio (Tensor): [B, S]
+        window (int): samples of a window.
+        hop (int): samples between windows.
+        middle (int): sample at the centre of the first window.
+        count (int): number of windows.
+        fft (int): length of the FFT.
+        bank (Tensor): [fft / 2 + 1, bands] weights of the bands.
+    """
+    padded = F.pad(audio, (window // 2, window))[:, middle:]
+    shape = torch.hann_window(window, device=audio.device)
     power = torch.fft.rfft(padded.unfold(1, window, hop)[:, :count] * shape, fft).abs().square()
     return ((power @ bank).clamp(min=1e-6).log() + 4) / 4
 
@@ -198,14 +208,14 @@ def low_bins() -> Tensor:
 
 
 class DecoderStream:
-    """Decoder of a growing row of codes: every block keeps the positions it will look back at."""
+    """Streaming decoder of a growing sequence of codes; every block caches the positions that it looks back at."""
 
     def __init__(self, codec: SpeechCodec, voice: int) -> None:
         self.codec, self.voice = codec, torch.tensor([voice])
         *blocks, self.norm = codec.decoder
         self.blocks = cast(list[Block], blocks)
-        kind = codec.point.weight
-        self.kept = [kind.new_zeros(1, block.padding[0], codec.config.width) for block in self.blocks]
+        weight = codec.point.weight
+        self.histories = [weight.new_zeros(1, block.padding[0], codec.config.width) for block in self.blocks]
 
     def push(self, codes: Tensor, last: bool) -> Tensor:
         """Return the hidden states `[1, T', width]` that later codes no longer change, or all if `last`.
@@ -213,12 +223,12 @@ class DecoderStream:
         The first `codes` `[T]` must be more than the decoder looks ahead.
         """
         x = self.codec.decoder_input(self.codec.codebook[codes[None]], self.voice)
-        for place, block in enumerate(self.blocks):
+        for index, block in enumerate(self.blocks):
             before, after = block.padding
-            around = torch.cat([self.kept[place], x], 1)
+            padded = torch.cat([self.histories[index], x], 1)
             if last:
-                around = F.pad(around, (0, 0, 0, after))
-            x, self.kept[place] = block.forward_valid(around), around[:, -before - after :]
+                padded = F.pad(padded, (0, 0, 0, after))
+            x, self.histories[index] = block.forward_valid(padded), padded[:, -before - after :]
         return cast(Tensor, self.norm(x))
 
 
@@ -231,9 +241,9 @@ class CodecStream:
     def __init__(self, codec: SpeechCodec, voice: int, speed: float = 1.0) -> None:
         self.codec, self.decoder, self.speed = codec, DecoderStream(codec, voice), speed
         self.codes = torch.empty(0, dtype=torch.long)
-        self.read = 0  # codes that the decoder has read
-        self.understood = codec.point.weight.new_empty(1, 0, codec.config.width)
-        self.sounded = 0  # frames
+        self.num_decoded = 0  # codes that the decoder has processed
+        self.hidden_states = codec.point.weight.new_empty(1, 0, codec.config.width)
+        self.num_frames = 0  # frames rendered so far
         self.phase = torch.zeros(1)
 
     @property
@@ -244,22 +254,26 @@ class CodecStream:
     def push(self, codes: Tensor) -> Tensor:
         """Return the samples `[S]` that `codes` `[T]` complete; may be empty."""
         self.codes = torch.cat([self.codes, codes])
-        return self._until(math.floor((len(self.codes) - self.look_ahead) * FRAMES_PER_CODE / self.speed))
+        return self._render_until(math.floor((len(self.codes) - self.look_ahead) * FRAMES_PER_CODE / self.speed))
 
     def finish(self) -> Tensor:
         """Return the last samples."""
-        return self._until(math.floor(len(self.codes) * FRAMES_PER_CODE / self.speed), last=True)
+        return self._render_until(math.floor(len(self.codes) * FRAMES_PER_CODE / self.speed), last=True)
 
     @torch.inference_mode()
-    def _until(self, end: int, last: bool = False) -> Tensor:
+    def _render_until(self, end: int, last: bool = False) -> Tensor:
         """Return the samples of the frames up to `end`."""
-        if end <= self.sounded:
+        if end <= self.num_frames:
             return torch.empty(0)
-        self.understood = torch.cat([self.understood, self.decoder.push(self.codes[self.read :], last)], 1)
-        self.read = len(self.codes)
-        positions = torch.arange(self.sounded - vocoder.BEFORE, end + vocoder.AFTER, dtype=torch.float64) * self.speed
+        self.hidden_states = torch.cat([self.hidden_states, self.decoder.push(self.codes[self.num_decoded :], last)], 1)
+        self.num_decoded = len(self.codes)
+        positions = (
+            torch.arange(self.num_frames - vocoder.BEFORE, end + vocoder.AFTER, dtype=torch.float64) * self.speed
+        )
         begin = max(0, int(positions[0]) // FRAMES_PER_CODE)
-        frames = self.codec.vocoder_frames(self.understood[:, begin:]).interpolate(positions - begin * FRAMES_PER_CODE)
-        sound, self.phase = vocoder.render(frames, self.sounded, self.phase)
-        self.sounded = end
-        return sound[0].float()
+        frames = self.codec.vocoder_frames(self.hidden_states[:, begin:]).interpolate(
+            positions - begin * FRAMES_PER_CODE
+        )
+        audio, self.phase = vocoder.render(frames, self.num_frames, self.phase)
+        self.num_frames = end
+        return audio[0].float()

@@ -2,10 +2,10 @@
 
 It has no weights (after Morise et al. 2016, "WORLD", IEICE Trans. Inf. Syst. E99-D): voiced
 excitation is a band-limited pulse train whose phase continues from chunk to chunk, unvoiced excitation is noise keyed
-by its position in the stream, and both are filtered, frame by frame, with the minimum-phase response of the envelope. So a
-stream rendered in chunks equals the stream rendered at once.
+by its position in the stream, and both are filtered, frame by frame, with the minimum-phase response of the envelope.
+So a stream rendered in chunks equals the stream rendered at once.
 
-    sound, phase = render(frames, first=0, phase=torch.zeros(1))
+    audio, phase = render(frames, first=0, phase=torch.zeros(1))
 """
 
 from __future__ import annotations
@@ -22,26 +22,22 @@ from transformers.audio_utils import hertz_to_mel, mel_to_hertz
 from polydraft.core.sampling.noise import uniform_from_keys
 
 SAMPLE_RATE = 16_000
-HOP = 80  # samples a frame
-FFT = 1024  # a frame with room for its ringing
-WINDOW = 320  # samples a frame is filtered in
+HOP = 80  # samples per frame
+FFT = 1024  # window of a frame and the tail of its filter response
+WINDOW = 320  # samples of a filtered window
 BEFORE, AFTER = 16, 8  # frames whose response reaches the first sample, and frames that the last sample needs
 BANDS = 64  # of the envelope, evenly spaced in mel
-NOISE_BANDS = torch.tensor([500.0, 1500.0, 3000.0, 5000.0, 7000.0])  # Hz, their middles
+NOISE_BANDS = torch.tensor([500.0, 1500.0, 3000.0, 5000.0, 7000.0])  # Hz, centres of the bands
 NOISE_SEED = 20
 
 
 @dataclass(frozen=True)
 class VocoderFrames:
-    """Parameters of a voice, a frame every 5 ms.
+    """Vocoder parameters of a voice, one frame every 5 ms."""
 
-    pitch: `[B, F]` Hz, through unvoiced sounds too. envelope: `[B, F, BANDS]` log power. noise: `[B, F, 5]`, the share
-    of the power that is noise, 0 to 1.
-    """
-
-    pitch: Tensor
-    envelope: Tensor
-    noise: Tensor
+    pitch: Tensor  # [B, F] in Hz, continued through unvoiced sounds
+    envelope: Tensor  # [B, F, BANDS] log power
+    noise: Tensor  # [B, F, 5] share of the power that is noise, 0 to 1
 
     def interpolate(self, positions: Tensor) -> VocoderFrames:
         """Return frames interpolated linearly at `positions` `[F]` (in frames), clamped to the first and last."""
@@ -62,19 +58,19 @@ def band_centres() -> Tensor:
     return torch.from_numpy(mel_to_hertz(torch.linspace(0, top, BANDS).double().numpy(), "slaney")).float()
 
 
-def interpolation_matrix(middles: Tensor) -> Tensor:
-    """Return the weights `[P, FFT/2 + 1]` that interpolate linearly from points at `middles` Hz to all frequencies."""
-    frequencies = torch.linspace(0, SAMPLE_RATE / 2, FFT // 2 + 1).clamp(middles[0].item(), middles[-1].item())
-    right = torch.searchsorted(middles, frequencies).clamp(1, len(middles) - 1)
-    share = (frequencies - middles[right - 1]) / (middles[right] - middles[right - 1])
-    weights = torch.zeros(len(frequencies), len(middles)).scatter_(1, right[:, None], share[:, None])
+def interpolation_matrix(centres: Tensor) -> Tensor:
+    """Return the weights `[P, FFT/2 + 1]` that interpolate linearly from points at `centres` Hz to all frequencies."""
+    frequencies = torch.linspace(0, SAMPLE_RATE / 2, FFT // 2 + 1).clamp(centres[0].item(), centres[-1].item())
+    right = torch.searchsorted(centres, frequencies).clamp(1, len(centres) - 1)
+    share = (frequencies - centres[right - 1]) / (centres[right] - centres[right - 1])
+    weights = torch.zeros(len(frequencies), len(centres)).scatter_(1, right[:, None], share[:, None])
     return weights.scatter_(1, right[:, None] - 1, 1 - share[:, None]).T.contiguous()
 
 
 @cache
 @torch.inference_mode(False)
 def interpolation_matrices() -> tuple[Tensor, Tensor]:
-    """Return the interpolation matrices of envelope and noise share; they are no inference tensors, so training may use them."""
+    """Return the interpolation matrices of envelope and noise share; made outside inference mode, for training."""
     return interpolation_matrix(band_centres()), interpolation_matrix(NOISE_BANDS)
 
 
@@ -87,26 +83,26 @@ def render(frames: VocoderFrames, first: int, phase: Tensor) -> tuple[Tensor, Te
         phase (Tensor): [B] radians at the start of the first frame.
 
     Returns:
-        tuple[Tensor, Tensor]: audio `[B, (F - BEFORE - AFTER) HOP]`, and the phase `[B]` for the next chunk, whose first
-        frame is BEFORE frames ahead of this chunk's end.
+        tuple[Tensor, Tensor]: audio `[B, (F - BEFORE - AFTER) HOP]`, and the phase `[B]` for the next chunk, whose
+        first frame is BEFORE frames ahead of this chunk's end.
     """
-    sounding = frames.pitch.shape[1] - BEFORE - AFTER
+    num_rendered = frames.pitch.shape[1] - BEFORE - AFTER
     pulses, phases = pulse_train(frames.pitch, phase)
     pulses = pulses.to(frames.envelope.dtype)
     start = (first - BEFORE) * HOP
     noise = white_noise(start, pulses.shape[1], pulses.device).to(pulses.dtype).expand_as(pulses)
-    of_envelope, of_noise = (spread.to(frames.envelope) for spread in interpolation_matrices())
-    filters = minimum_phase((frames.envelope / 2 @ of_envelope)[:, 2:-4])
-    share = (frames.noise @ of_noise)[:, 2:-4].clamp(0, 1)
+    envelope_matrix, noise_matrix = (matrix.to(frames.envelope) for matrix in interpolation_matrices())
+    filters = minimum_phase((frames.envelope / 2 @ envelope_matrix)[:, 2:-4])
+    share = (frames.noise @ noise_matrix)[:, 2:-4].clamp(0, 1)
     # The window of frame f begins WINDOW / 2 before its own sample.
     cut = pulses[:, 2 * HOP - WINDOW // 2 :], noise[:, 2 * HOP - WINDOW // 2 :]
     window = torch.hann_window(WINDOW, device=pulses.device, dtype=pulses.dtype)
-    voiced, breath = (torch.fft.rfft(x.unfold(1, WINDOW, HOP)[:, : filters.shape[1]] * window, FFT) for x in cut)
-    heard = torch.fft.irfft((voiced * (1 - share).sqrt() + breath * share.sqrt()) * filters, FFT)
-    length = (heard.shape[1] - 1) * HOP + FFT
-    sound = F.fold(heard.transpose(1, 2), (1, length), (1, FFT), stride=(1, HOP))[:, 0, 0] / 2  # windows sum to 2
+    voiced, unvoiced = (torch.fft.rfft(x.unfold(1, WINDOW, HOP)[:, : filters.shape[1]] * window, FFT) for x in cut)
+    filtered = torch.fft.irfft((voiced * (1 - share).sqrt() + unvoiced * share.sqrt()) * filters, FFT)
+    length = (filtered.shape[1] - 1) * HOP + FFT
+    audio = F.fold(filtered.transpose(1, 2), (1, length), (1, FFT), stride=(1, HOP))[:, 0, 0] / 2  # windows sum to 2
     skip = (BEFORE - 2) * HOP + WINDOW // 2
-    return sound[:, skip : skip + sounding * HOP], phases[:, sounding * HOP]
+    return audio[:, skip : skip + num_rendered * HOP], phases[:, num_rendered * HOP]
 
 
 def pulse_train(pitch: Tensor, phase: Tensor) -> tuple[Tensor, Tensor]:

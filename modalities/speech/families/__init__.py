@@ -14,12 +14,12 @@ FAMILIES = {EMBEDDED: "tiny:TinySpeech"} | {card.name: card.implementation for c
 
 
 def family_class(manifest: Mapping[str, Any]) -> type[SpeechFamily]:
-    """Return the class of the family that a manifest names; the embedded models' if it names none."""
+    """Return the class of the family that a manifest names, by default that of the embedded models."""
     module, _, class_name = FAMILIES[manifest.get("family", EMBEDDED)].partition(":")
     implementation: type[SpeechFamily] = getattr(import_module(f"{__name__}.{module}"), class_name)
     return implementation
 
 
-def build_family(parts: FamilyInputs) -> SpeechFamily:
+def build_family(inputs: FamilyInputs) -> SpeechFamily:
     """Build the family of a model, with its tokenizer and codec."""
-    return family_class(parts.card.manifest)(parts)
+    return family_class(inputs.card.manifest)(inputs)

@@ -1,4 +1,4 @@
-"""Shared parts of NeuTTS and Llasa: the voice is a reference whose codes the model goes on from."""
+"""Shared parts of NeuTTS and Llasa: the voice is given by the codes of a reference, which the model continues."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class CloningFamily(TokenFamily):
     """Family whose prompts end in the codes of a reference, so that the continuation has its voice."""
 
     clones = True
-    context = 2048  # positions that both were trained with
+    context = 2048  # positions that both models were trained with
 
-    def __init__(self, parts: FamilyInputs, codec: Any) -> None:
-        super().__init__(parts)
-        self.codec = FsqCodec(parts.card.codec, codec, parts.device)
+    def __init__(self, inputs: FamilyInputs, codec: Any) -> None:
+        super().__init__(inputs)
+        self.codec = FsqCodec(inputs.card.codec, codec, inputs.device)
         self.sample_rate, self.num_codes = self.codec.sample_rate, len(self.codec.codebook)
         self.rate = self.sample_rate / self.codec.samples_per_code
         self.locate_codes()
@@ -39,10 +39,10 @@ class CloningFamily(TokenFamily):
 
     @cached_property
     def codebook(self) -> Tensor:
-        return expand_codebook(self.parts.vocab, self.first_code_id, self.codec.codebook)
+        return expand_codebook(self.inputs.vocab, self.first_code_id, self.codec.codebook)
 
     def select_voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
-        model = self.parts.card.name
+        model = self.inputs.card.name
         if name is not None:
             raise InvalidArgument(
                 f"{model} has no voice {format_value(name)}, it clones one; give reference and reference_text."
@@ -50,11 +50,11 @@ class CloningFamily(TokenFamily):
         if reference is None:
             raise InvalidArgument(f"{model} speaks in the voice of a recording; give reference and reference_text.")
         if not isinstance(text, str) or not text.strip():
-            raise InvalidArgument("reference_text is missing; give the words that are said in the reference.")
-        sound = load_reference(reference, self.codec.input_sample_rate)
-        key = sound.tobytes()
+            raise InvalidArgument("reference_text is missing; give the transcript of the reference.")
+        audio = load_reference(reference, self.codec.input_sample_rate)
+        key = audio.tobytes()
         if key != self.last_reference[0]:
-            self.last_reference = key, self.codec.encode(sound)
+            self.last_reference = key, self.codec.encode(audio)
         return Voice("reference", " ".join(read_as_written(text).sentences), self.last_reference[1])
 
     def reference_ids(self, voice: Voice) -> list[int]:
@@ -62,11 +62,11 @@ class CloningFamily(TokenFamily):
         return (voice.codes + self.first_code_id).tolist()
 
     def open_audio_stream(self, voice: Voice, speed: float) -> AudioStream:
-        sound = ChunkStream(
+        stream = ChunkStream(
             self.codec.window,
             self.codec.decode,
             self.codes_in_seconds(FIRST_CHUNK),
             self.codes_in_seconds(CHUNK),
             lead=voice.codes,
         )
-        return sound if speed == 1 else StretchedStream(sound, self.sample_rate, self.codec.samples_per_code, speed)
+        return stream if speed == 1 else StretchedStream(stream, self.sample_rate, self.codec.samples_per_code, speed)

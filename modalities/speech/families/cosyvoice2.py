@@ -2,8 +2,8 @@
 
 A prompt is `<|sos|>text<|task_id|>`, after pretrained_to_huggingface.py of CosyVoice's grpo example; speech has from 2
 to 20 codes a text token, after `inference` of CosyVoice's cosyvoice/llm/llm.py (min_token_text_ratio and
-max_token_text_ratio). Flow and vocoder, which turn the tokens into audio of a voice, are in no library used
-here, so results have tokens only.
+max_token_text_ratio). Flow and vocoder, which turn the tokens into audio of a voice, are not part
+of this package, so results have tokens only.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class CosyVoice2(TokenFamily):
         "take the speech tokens from result.tokens."
     )
 
-    def __init__(self, parts: FamilyInputs) -> None:
-        super().__init__(parts)
+    def __init__(self, inputs: FamilyInputs) -> None:
+        super().__init__(inputs)
         self.locate_codes()
         self.context = LONGEST_PART + 16 + self.codes_in_seconds(LONGEST_SENTENCE)
 
@@ -42,7 +42,7 @@ class CosyVoice2(TokenFamily):
     def codebook(self) -> Tensor:
         """Return the grid point of every code, each axis in -1..1."""
         steps = torch.arange(self.num_codes)[:, None] // LEVELS ** torch.arange(AXES) % LEVELS
-        return expand_codebook(self.parts.vocab, self.first_code_id, steps.float() - 1).to(self.parts.device)
+        return expand_codebook(self.inputs.vocab, self.first_code_id, steps.float() - 1).to(self.inputs.device)
 
     def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
         return [self.token_id("<|sos|>"), *self.encode_text(sentence), self.token_id("<|task_id|>")]
@@ -58,7 +58,7 @@ class CosyVoice2(TokenFamily):
 
 
 class SilentStream:
-    """Audio stream without audio."""
+    """Audio stream that is always empty."""
 
     look_ahead = 0
 

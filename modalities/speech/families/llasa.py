@@ -1,7 +1,7 @@
 """Llasa (HKUSTAudio/Llasa-1B, 3B, 8B; CC-BY-NC-4.0): a Llama that clones voices, X-Codec-2 at 16 kHz.
 
 A prompt is a chat in the tokenizer's template: the user asks to convert the texts of reference and sentence, and the
-assistant's answer begins with the reference's codes; after the model card's example of speech synthesis with a given prompt.
+assistant's answer begins with the reference's codes; after the model card's example of synthesis with a prompt.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class Llasa(CloningFamily):
 
     code_token, end_tokens = "<|s_{}|>", ("<|SPEECH_GENERATION_END|>",)
 
-    def __init__(self, parts: FamilyInputs) -> None:
+    def __init__(self, inputs: FamilyInputs) -> None:
         from transformers.models.xcodec2 import Xcodec2Model
 
-        super().__init__(parts, Xcodec2Model)
+        super().__init__(inputs, Xcodec2Model)
 
     @cached_property
     def chat_ids(self) -> tuple[list[int], list[int]]:
         """Return the token ids before and after the text."""
-        written: str = read_weights(
-            "chat template", self.parts.card.target,
+        chat: str = read_weights(
+            "chat template", self.inputs.card.target,
             lambda: self.tokenizer.apply_chat_template(
                 CHAT, tokenize=False, continue_final_message=True, date_string=DATE
             ),
         )  # fmt: skip
-        before, _, after = written.partition(CLOSE)
+        before, _, after = chat.partition(CLOSE)
         return self.encode(before), self.encode(CLOSE + after)
 
     def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:

@@ -23,10 +23,10 @@ class NeuTTS(CloningFamily):
 
     code_token, end_tokens = "<|speech_{}|>", ("<|SPEECH_GENERATION_END|>",)
 
-    def __init__(self, parts: FamilyInputs) -> None:
+    def __init__(self, inputs: FamilyInputs) -> None:
         from transformers.models.neucodec import NeuCodecModel
 
-        super().__init__(parts, NeuCodecModel)
+        super().__init__(inputs, NeuCodecModel)
 
     def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
         text_ids = self.encode_text(" ".join(filter(None, (phonemes(voice.text), phonemes(sentence)))))
@@ -41,11 +41,12 @@ def phonemes(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def espeak() -> Any:
+    """Return the espeak backend; raises InvalidArgument if it is not installed."""
     try:
         from phonemizer.backend import EspeakBackend
 
         return EspeakBackend("en-us", preserve_punctuation=True, with_stress=True)
     except (ImportError, RuntimeError) as error:  # RuntimeError: the package is installed, but espeak is not
         raise system_error(error, "espeak cannot be started") or InvalidArgument(
-            "this model reads phonemes; install espeak-ng and `pip install phonemizer` to have text made into them."
+            "this model reads phonemes; install espeak-ng and `pip install phonemizer` to convert text to phonemes."
         ) from error

@@ -1,7 +1,7 @@
 """Orpheus (canopylabs/orpheus-3b-0.1-ft, Apache-2.0): named voices, seven codes a frame, SNAC at 24 kHz.
 
 A prompt is `<start of human> <bos> voice: text <end of text> <end of human> <start of speaker> <start of speech>`.
-Its card names eight voices; finetunes have others, and the name is text of the prompt, so any is passed on.
+Its card names eight voices; fine-tuned models have others. The name is text of the prompt, so any name is accepted.
 Every slot of a frame has its own token ids; the slots are SNAC's levels 0, 1, 2, 2, 1, 2, 2, and speech may
 end only where a frame would begin. Layout after orpheus_tts_pypi's engine_class.py and decoder.py.
 """
@@ -32,15 +32,15 @@ class Orpheus(TokenFamily):
     frame = len(LEVELS)
     has_open_voices = True
 
-    def __init__(self, parts: FamilyInputs) -> None:
-        super().__init__(parts)
-        self.voices = parts.card.manifest["voices"]
-        self.codec = Snac(parts.card.codec, parts.device)
+    def __init__(self, inputs: FamilyInputs) -> None:
+        super().__init__(inputs)
+        self.voices = inputs.card.manifest["voices"]
+        self.codec = Snac(inputs.card.codec, inputs.device)
         model = self.codec.model
         if self.codec.strides != [4, 2, 1]:
-            raise WeightsError(f"the codec of {parts.card.name} has other levels; take the SNAC of 24 kHz.")
+            raise WeightsError(f"the codec of {inputs.card.name} has other levels; take the SNAC of 24 kHz.")
         self.sample_rate = int(model.sampling_rate)
-        self.samples_per_code = self.codec.samples_per_latent * self.codec.latents_per_frame / self.frame  # a code
+        self.samples_per_code = self.codec.samples_per_latent * self.codec.latents_per_frame / self.frame
         self.rate = self.sample_rate / self.samples_per_code
         self.codes_per_slot, self.num_codes = int(model.codebook_size), self.frame * int(model.codebook_size)
         self.locate_codes()
@@ -49,7 +49,7 @@ class Orpheus(TokenFamily):
     @cached_property
     def token_mask(self) -> Tensor:
         """Return the allowed ids `[7, V]`: codes of the slot, and the end token at the start of a frame."""
-        allowed = torch.zeros(self.frame, self.parts.vocab, dtype=torch.bool, device=self.parts.device)
+        allowed = torch.zeros(self.frame, self.inputs.vocab, dtype=torch.bool, device=self.inputs.device)
         for slot in range(self.frame):
             begin = self.first_code_id + slot * self.codes_per_slot
             allowed[slot, begin : begin + self.codes_per_slot] = True
@@ -58,10 +58,10 @@ class Orpheus(TokenFamily):
 
     @cached_property
     def codebook(self) -> Tensor:
-        """Return the codebook embeddings; every slot has its own axes, so that codes of two slots are never similar."""
+        """Return the codebook embeddings; every slot has its own axes, so codes of two slots are never similar."""
         books = [self.codec.model.quantizer.quantizers[level].codebook.weight.detach() for level in LEVELS]
         vectors = torch.block_diag(*(torch.nn.functional.normalize(book.float()) for book in books))
-        return expand_codebook(self.parts.vocab, self.first_code_id, vectors)
+        return expand_codebook(self.inputs.vocab, self.first_code_id, vectors)
 
     def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
         before, after = "<custom_token_3>", "<|eot_id|><custom_token_4><custom_token_5><custom_token_1>"
@@ -72,10 +72,10 @@ class Orpheus(TokenFamily):
 
     def open_audio_stream(self, voice: Voice, speed: float) -> AudioStream:
         frames = self.codec.window
-        around = frames.before * self.frame
-        window = DecodeWindow(self.samples_per_code, around, around, frame=self.frame)
-        sound = ChunkStream(window, self.decode, self.codes_in_seconds(FIRST_CHUNK), self.codes_in_seconds(CHUNK))
-        return sound if speed == 1 else StretchedStream(sound, self.sample_rate, self.samples_per_code, speed)
+        num_context = frames.before * self.frame
+        window = DecodeWindow(self.samples_per_code, num_context, num_context, frame=self.frame)
+        stream = ChunkStream(window, self.decode, self.codes_in_seconds(FIRST_CHUNK), self.codes_in_seconds(CHUNK))
+        return stream if speed == 1 else StretchedStream(stream, self.sample_rate, self.samples_per_code, speed)
 
     def decode(self, codes: Tensor, first: int) -> Tensor:
         """Return the audio of complete frames from code `first` on."""

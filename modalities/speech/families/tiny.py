@@ -20,7 +20,7 @@ from polydraft.modalities.weights import read_weights
 
 LONGEST_PROMPT = 136  # symbols and specials
 USUAL = 3.7  # codes per symbol
-CODES_A_SYMBOL, CODES_MORE, MOST_CODES = 5, 44, 600  # most codes a sentence may take
+CODES_A_SYMBOL, CODES_MORE, MOST_CODES = 5, 44, 600  # limits of the codes of a sentence
 
 
 class TinySpeech(SpeechFamily):
@@ -31,36 +31,36 @@ class TinySpeech(SpeechFamily):
     eos = frozenset({vocabulary.END})
     context = LONGEST_PROMPT + MOST_CODES
 
-    def __init__(self, parts: FamilyInputs) -> None:
-        super().__init__(parts)
-        card = parts.card
+    def __init__(self, inputs: FamilyInputs) -> None:
+        super().__init__(inputs)
+        card = inputs.card
         self.speakers: list[str] = card.manifest["voices"]  # in the order of the codec's voice ids
         default = card.manifest.get("voice", self.speakers[0])
         self.voices = [default, *(voice for voice in self.speakers if voice != default)]
         self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of decoded audio, by voice
         self.comma_pauses: dict[str, float] = card.manifest.get("commas", {})  # seconds, by voice
         self.tokenizer = read_weights("vocabulary", card.path, lambda: vocabulary.load_tokenizer(card.target))
-        for voice in self.speakers:  # a voice that the tokenizer lacks is refused when loading, not when synthesising
+        for voice in self.speakers:  # voices that the tokenizer lacks are refused at load
             token = vocabulary.voice_token(voice)
             read_weights("vocabulary", card.path, partial(vocabulary.id_of, self.tokenizer, token))
         self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.tokenizer))
         self.codec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
-        wanted = self.code_offset + self.codec.config.codebook_size
-        if wanted != parts.vocab:
+        num_ids = self.code_offset + self.codec.config.codebook_size
+        if num_ids != inputs.vocab:
             raise WeightsError(
-                f"the symbols and codes in {card.path} are {wanted} ids and its target knows {parts.vocab}; "
+                f"the symbols and codes in {card.path} are {num_ids} ids and its target knows {inputs.vocab}; "
                 "its parts are of several models, install it again."
             )
 
     @cached_property
     def token_mask(self) -> Tensor:
         """Return the allowed ids `[1, V]`: codes and the end token."""
-        ids = torch.arange(self.parts.vocab, device=self.parts.device)
+        ids = torch.arange(self.inputs.vocab, device=self.inputs.device)
         return ((ids >= self.code_offset) | (ids == vocabulary.END))[None]
 
     @cached_property
     def codebook(self) -> Tensor:
-        return expand_codebook(self.parts.vocab, self.code_offset, self.codec.codebook).to(self.parts.device)
+        return expand_codebook(self.inputs.vocab, self.code_offset, self.codec.codebook).to(self.inputs.device)
 
     def split_text(self, text: str) -> Script:
         reading = normalise_text(text)

@@ -1,6 +1,6 @@
-"""Shared parts of families that write text by a Hugging Face tokenizer and every code as a token of its own.
+"""Shared parts of families that encode text by a Hugging Face tokenizer and have one token per code.
 
-Text can never produce a control token: those that its characters would encode to are left out of the prompt.
+Text can never produce a control token: control tokens that its characters would encode to are removed from the prompt.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class TokenFamily(SpeechFamily):
     end_tokens: ClassVar[tuple[str, ...]]  # names of tokens that end a sentence
     num_codes: int
 
-    def __init__(self, parts: FamilyInputs) -> None:
+    def __init__(self, inputs: FamilyInputs) -> None:
         from transformers import PreTrainedTokenizerFast
 
-        super().__init__(parts)
-        folder = parts.card.target
-        made: Any = read_weights(
+        super().__init__(inputs)
+        folder = inputs.card.target
+        tokenizer: Any = read_weights(
             "tokenizer", folder, lambda: read_pretrained("tokenizer", PreTrainedTokenizerFast, folder)
         )
-        self.tokenizer = made
+        self.tokenizer = tokenizer
 
     def locate_codes(self) -> None:
         """Set the ids of codes and end tokens; `num_codes` must be set before."""
@@ -45,30 +45,30 @@ class TokenFamily(SpeechFamily):
         last = self.first_code_id + self.num_codes - 1
         if (
             self.token_id(self.code_token.format(self.code_zero + self.num_codes - 1)) != last
-            or last >= self.parts.vocab
+            or last >= self.inputs.vocab
         ):
             raise WeightsError(
-                f"the {self.num_codes} codes of {self.parts.card.name} are not one block of its target's "
-                f"{self.parts.vocab} ids; its parts are of several models, install it again."
+                f"the {self.num_codes} codes of {self.inputs.card.name} are not one block of its target's "
+                f"{self.inputs.vocab} ids; its parts are of several models, install it again."
             )
         self.eos = frozenset(self.token_id(name) for name in self.end_tokens)
 
     def token_id(self, token: str) -> int:
         """Return the id of a token; raises WeightsError if the tokenizer or the model lacks it."""
-        found = self.tokenizer.backend_tokenizer.token_to_id(token)
-        if found is None or found >= self.parts.vocab:
+        id_ = self.tokenizer.backend_tokenizer.token_to_id(token)
+        if id_ is None or id_ >= self.inputs.vocab:
             raise WeightsError(
-                f"the tokenizer of {self.parts.card.name} has no {token} among the {self.parts.vocab} ids that the "
+                f"the tokenizer of {self.inputs.card.name} has no {token} among the {self.inputs.vocab} ids that the "
                 "model knows; it is damaged or of another model, install it again."
             )
-        return int(found)
+        return int(id_)
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
-        """Return the ids of tokens that are no text."""
+        """Return the ids of tokens that are not text."""
         added = self.tokenizer.added_tokens_decoder.items()
-        named = {id_ for id_, token in added if token.content.startswith(("<|", "<custom_token_"))}
-        return frozenset(named | set(range(self.first_code_id, self.first_code_id + self.num_codes)) | self.eos)
+        control = {id_ for id_, token in added if token.content.startswith(("<|", "<custom_token_"))}
+        return frozenset(control | set(range(self.first_code_id, self.first_code_id + self.num_codes)) | self.eos)
 
     def encode_text(self, text: str) -> list[int]:
         """Return the ids of `text` without control tokens."""
@@ -77,20 +77,20 @@ class TokenFamily(SpeechFamily):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a part of the prompt, control tokens included."""
         ids: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        check_embedded_ids(ids, self.parts.vocab, self.tokenizer, self.parts.card.name)
+        check_embedded_ids(ids, self.inputs.vocab, self.tokenizer, self.inputs.card.name)
         return ids
 
     @cached_property
     def token_mask(self) -> Tensor:
         """Return the allowed ids `[1, V]`: codes and end tokens."""
-        allowed = torch.zeros(1, self.parts.vocab, dtype=torch.bool, device=self.parts.device)
+        allowed = torch.zeros(1, self.inputs.vocab, dtype=torch.bool, device=self.inputs.device)
         allowed[0, self.first_code_id : self.first_code_id + self.num_codes] = True
         allowed[0, list(self.eos)] = True
         return allowed
 
     def split_text(self, text: str) -> Script:
-        written = read_as_written(text)
-        return Script(written.sentences, written.ignored)
+        plain = read_as_written(text)
+        return Script(plain.sentences, plain.ignored)
 
     def max_codes(self, sentence: str) -> int:
         return self.codes_in_seconds(min(MIN_SECONDS + byte_length(sentence) / SLOW_RATE, LONGEST_SENTENCE))

@@ -1,1 +1,1 @@
-"""Reading text: numbers, words and their sounds, and parts that are not too long."""
+"""Text front end: normalisation of numbers and abbreviations, pronunciation, and division of long sentences."""

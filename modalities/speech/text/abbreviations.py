@@ -1,8 +1,8 @@
-"""Words that are written with a dot at their end, and what they are short for."""
+"""Abbreviations that are written with a final dot, and their expansions."""
 
 from __future__ import annotations
 
-ABBREVIATIONS = {  # before a dot, in any case
+ABBREVIATIONS = {  # before a dot, in upper or lower case
     "mr": "mister", "mrs": "missus", "ms": "miz", "dr": "doctor", "prof": "professor", "jr": "junior", "sr": "senior",
     "st": "saint", "ave": "avenue", "rd": "road", "blvd": "boulevard", "vs": "versus", "etc": "et cetera",
     "e.g": "for example", "i.e": "that is", "approx": "approximately", "dept": "department", "sgt": "sergeant",
@@ -26,12 +26,12 @@ BEFORE_NUMBERS = {
     "bldg": "building", "tel": "telephone", "ver": "version", "est": "established", "c": "circa", "ca": "circa",
     "art": "article",
 }  # fmt: skip
-# These never end a sentence.
+# Abbreviations that never end a sentence.
 BEFORE_NAMES = (
     "mr", "mrs", "ms", "messrs", "dr", "prof", "st", "sgt", "capt", "lt", "vs", "e.g", "i.e", "approx", "cf", "viz",
     "a.k.a",
 )  # fmt: skip
-# The others come before a name or an example.
+# Expansions that may end a sentence; the other abbreviations come before a name or an example.
 MAY_END = frozenset(("junior", "senior", "avenue", "street", "drive", "road", "boulevard", "et cetera", "ay m", "p m",
                      "limited", "corporation", "incorporated", "company", "p h d", "and others"))  # fmt: skip
 AFTER_A_NAME = {"saint": "street", "doctor": "drive"}

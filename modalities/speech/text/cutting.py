@@ -19,8 +19,8 @@ from polydraft.modalities.speech.text.lexicon import PUNCTUATION
 from polydraft.modalities.speech.text.numerals import CURRENCIES, MONTHS, spell_number
 
 LONGEST_PART = 110  # characters of a part, blanks and marks included
-MOST_WORDS = 20  # of a part
-FEW_WORDS = 4  # of a part that is still worth a cut; a clause of fewer stays with its neighbour
+MOST_WORDS = 20  # words of a part
+FEW_WORDS = 4  # least words of a part without extra cost; shorter clauses stay with their neighbours
 
 # Costs of cuts; only their differences matter.
 ANY = 1.0  # every cut
@@ -52,17 +52,17 @@ FUNCTION_WORDS = word_set("""
     plus minus number numbers page pages chapter volume figure room extension
 """)
 LEANERS = CONJUNCTIONS | PREPOSITIONS | FUNCTION_WORDS
-LOOSE = (CONJUNCTIONS | PREPOSITIONS) - {"of", "to", "by"}  # after a number these begin another phrase
+LOOSE = (CONJUNCTIONS | PREPOSITIONS) - {"of", "to", "by"}  # words that begin another phrase after a number
 TITLES = word_set("""
     mister missus miz miss doctor professor saint general governor colonel reverend senator president captain sergeant
     lieutenant king queen sir lady aunt uncle mount
 """)
-JOINTS = word_set("dot slash dash underscore")  # of an address
+JOINTS = word_set("dot slash dash underscore")  # words for signs in an address
 SCALES = word_set("hundred thousand million billion trillion point oh half halves quarter quarters")
 
 
 class SentencePart(NamedTuple):
-    """Part of a sentence."""
+    """Part of a divided sentence."""
 
     words: list[str]  # lower-case words and marks, with a mark at the end
     mark: str  # mark after the part in the text; may be empty
@@ -81,20 +81,20 @@ def coin_names() -> frozenset[str]:
 
 
 def divide_sentence(sentence: Sequence[str]) -> list[SentencePart]:
-    """Return `sentence`, whose names are capitalised, in as few parts as possible, whose words are in lower case."""
-    shapes = PrefixLengths.from_sentence(sentence)
-    if shapes.fits(0, len(sentence)):
+    """Divide a sentence, whose names are capitalised, into lower-case parts at the least total cost."""
+    lengths = PrefixLengths.from_sentence(sentence)
+    if lengths.fits(0, len(sentence)):
         return [make_part(sentence)]
     best = [(0.0, 0)] + [(math.inf, 0)] * len(sentence)  # for every prefix: its cost, and the start of its last part
-    cuts = [cut_cost(sentence, at) for at in range(len(sentence))]
+    cuts = [cut_cost(sentence, index) for index in range(len(sentence))]
     for end in range(1, len(sentence) + 1):
         if end < len(sentence) and sentence[end] in PUNCTUATION:
             continue
-        price = cuts[end] if end < len(sentence) else 0.0
+        cost = cuts[end] if end < len(sentence) else 0.0
         for begin in range(end - 1, -1, -1):
-            if not shapes.fits(begin, end):
+            if not lengths.fits(begin, end):
                 break
-            total = best[begin][0] + price + shapes.part_cost(begin, end)
+            total = best[begin][0] + cost + lengths.part_cost(begin, end)
             if total < best[end][0]:
                 best[end] = (total, begin)
     ends = [len(sentence)]
@@ -116,12 +116,12 @@ class PrefixLengths(NamedTuple):
 
     @staticmethod
     def from_sentence(sentence: Sequence[str]) -> PrefixLengths:
-        shape = PrefixLengths([0], [0])
+        lengths = PrefixLengths([0], [0])
         for token in sentence:
             mark = token in PUNCTUATION
-            shape.characters.append(shape.characters[-1] + len(token) + (not mark))
-            shape.words.append(shape.words[-1] + (not mark))
-        return shape
+            lengths.characters.append(lengths.characters[-1] + len(token) + (not mark))
+            lengths.words.append(lengths.words[-1] + (not mark))
+        return lengths
 
     def fits(self, begin: int, end: int) -> bool:
         """Check whether these tokens can be one part; one word always can."""
@@ -134,32 +134,32 @@ class PrefixLengths(NamedTuple):
         return SHORT * max(0, FEW_WORDS - count) + UNEVEN * (1 - count / MOST_WORDS) ** 2
 
 
-def cut_cost(sentence: Sequence[str], at: int) -> float:
-    """Return the cost of a cut before `sentence[at]`."""
-    if at == 0 or sentence[at] in PUNCTUATION:
+def cut_cost(sentence: Sequence[str], index: int) -> float:
+    """Return the cost of a cut before `sentence[index]`."""
+    if index == 0 or sentence[index] in PUNCTUATION:
         return math.inf
-    comma = sentence[at - 1] == ","
-    last = sentence[at - 2] if comma else sentence[at - 1]
+    comma = sentence[index - 1] == ","
+    last = sentence[index - 2] if comma else sentence[index - 1]
     if comma:
-        price = ANY + SHORT * max(
-            0, FEW_WORDS - 1 - min(clause_length(sentence, at - 2, -1), clause_length(sentence, at, 1))
+        cost = ANY + SHORT * max(
+            0, FEW_WORDS - 1 - min(clause_length(sentence, index - 2, -1), clause_length(sentence, index, 1))
         )
     else:
-        word = sentence[at].lower()
-        price = ANY + (CONJUNCTION if word in CONJUNCTIONS else PREPOSITION if word in PREPOSITIONS else ELSEWHERE)
-    return price + binding_cost(last, sentence[at], sentence[at + 1] if at + 1 < len(sentence) else "", comma)
+        word = sentence[index].lower()
+        cost = ANY + (CONJUNCTION if word in CONJUNCTIONS else PREPOSITION if word in PREPOSITIONS else ELSEWHERE)
+    return cost + binding_cost(last, sentence[index], sentence[index + 1] if index + 1 < len(sentence) else "", comma)
 
 
-def clause_length(sentence: Sequence[str], at: int, step: int) -> int:
-    """Return the number of words from `at` to the next mark, at most FEW_WORDS."""
+def clause_length(sentence: Sequence[str], index: int, step: int) -> int:
+    """Return the number of words from `index` to the next mark, at most FEW_WORDS."""
     count = 0
-    while 0 <= at < len(sentence) and sentence[at] not in PUNCTUATION and count < FEW_WORDS:
-        count, at = count + 1, at + step
+    while 0 <= index < len(sentence) and sentence[index] not in PUNCTUATION and count < FEW_WORDS:
+        count, index = count + 1, index + step
     return count
 
 
-def binding_cost(last: str, following: str, then: str, comma: bool) -> float:
-    """Return the cost of separating `last` from `following`; then: the word after; comma: one stands between."""
+def binding_cost(last: str, following: str, next_word: str, comma: bool) -> float:
+    """Return the cost of a cut between `last` and `following` `next_word`, where a comma may be between the two."""
     numbers = number_words()
     before, after = last.lower(), following.lower()
     named = last[0].isupper() and following[0].isupper() and before not in LEANERS and after not in LEANERS
@@ -167,11 +167,11 @@ def binding_cost(last: str, following: str, then: str, comma: bool) -> float:
         return WHOLE  # "May sixth, | twenty", "five five five, | one two"
     if comma:
         return LIST if named else 0.0
-    if before in numbers and after in LOOSE and then not in numbers:
+    if before in numbers and after in LOOSE and next_word not in numbers:
         return 0.0
     if before in numbers or before in TITLES or before in MONTHS or named:
         return WHOLE
-    if after == "and" and then in numbers:
+    if after == "and" and next_word in numbers:
         return (
             WHOLE if before in coin_names() else LEANING
         )  # "three dollars | and fifty cents", "nine a m | and five p m"

@@ -1,9 +1,9 @@
-"""Pronunciation: a lexicon of phones, rules for words it does not have, and letters where those say nothing.
+"""Pronunciation: a lexicon of phones, letter-to-sound rules for unknown words, and spelling for the rest.
 
-    symbols(["the", "cats", ",", "zorbel", "."])  ->  dh ax | k ae t s , z ao r b ax l .
+    sentence_symbols(["the", "cats", ",", "zorbel", "."])  # dh ax | k ae t s , z ao r b ax l .
 
-Two words are separated by a boundary, unless punctuation separates them. Pronunciations are flite's (American English, no stress
-marks), one per word, as collected by `apps/lab/recipes/speech/reading/lexicon.py`.
+Two words are separated by a boundary, unless punctuation separates them. Pronunciations are flite's (American
+English, no stress marks), one per word, as collected by `apps/lab/recipes/speech/reading/lexicon.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PHONES = (*VOWELS, *CONSONANTS)
 LETTERS = tuple(f"<{letter}>" for letter in ALPHABET)
 SYMBOLS = (BOUNDARY, *PUNCTUATION, *PHONES, *LETTERS)  # in the order of the vocabulary
 
-INTERJECTIONS = {  # sounds that are written without vowels and are no acronyms
+INTERJECTIONS = {  # words without vowel letters that are not acronyms
     "hmm": "hh m", "shh": "sh", "psst": "p s t", "brr": "b er", "grr": "g er", "tsk": "t ih s k", "pfft": "p f t",
     "zzz": "z",
 }  # fmt: skip
@@ -44,17 +44,17 @@ def pronunciations() -> dict[str, str]:
 
 def pronounce(word: str) -> tuple[str, ...] | None:
     """Return the phones of a lower-case word in the lexicon, or of an inflected form of one; None for others."""
-    known = pronunciations().get(word) or INTERJECTIONS.get(word)
-    phones = known.split() if known is not None else pronounce_inflected(word, pronunciations())
+    pronunciation = pronunciations().get(word) or INTERJECTIONS.get(word)
+    phones = pronunciation.split() if pronunciation is not None else pronounce_inflected(word, pronunciations())
     return None if phones is None else tuple(phones)
 
 
 def pronounce_inflected(word: str, lexicon: dict[str, str]) -> list[str] | None:
     """Return the phones of "cat's", "cats", "walked", "baking" from those of "cat", "walk" and "bake"."""
     for suffix, stems in candidate_stems(word):
-        known = next((lexicon[stem] for stem in stems if stem in lexicon), None)
-        if known is not None:
-            phones = known.split()
+        pronunciation = next((lexicon[stem] for stem in stems if stem in lexicon), None)
+        if pronunciation is not None:
+            phones = pronunciation.split()
             return phones + suffix_phones(suffix, phones[-1])
     return None
 
@@ -103,9 +103,9 @@ def word_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list
 
 def sentence_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list[str]:
     """Return a sentence (lower-case words and punctuation marks) in symbols of `SYMBOLS`."""
-    found: list[str] = []
+    symbols: list[str] = []
     for word, group in zip(sentence, word_symbols(sentence, spelled), strict=True):
-        if found and word not in PUNCTUATION and found[-1] not in PUNCTUATION:
-            found.append(BOUNDARY)
-        found += group
-    return found
+        if symbols and word not in PUNCTUATION and symbols[-1] not in PUNCTUATION:
+            symbols.append(BOUNDARY)
+        symbols += group
+    return symbols

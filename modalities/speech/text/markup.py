@@ -1,7 +1,7 @@
-"""Check of input text: text, and no SSML.
+"""Check of input text: a string without SSML.
 
 SSML asks for pauses, pitch and pronunciations that no model here follows. It is refused rather than stripped, since
-its instructions would be lost silently. HTML is removed (`plain.py`); other tags are text, as Orpheus's `<laugh>` is.
+its instructions would be lost silently. HTML is removed (`plain.py`); other tags are text, such as `<laugh>`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def check_text(text: object) -> str:
     """Return `text`; raises PromptError if it is no string or contains SSML."""
     if not isinstance(text, str):
         raise PromptError(f"the text is a {type(text).__name__}; give one string, and call once for each of several.")
-    if found := SSML.search(text):
+    if match := SSML.search(text):
         raise PromptError(
-            f"the text has the SSML tag {found[0][:40]!r}, which no model here follows; give plain text, and use speed "
+            f"the text has the SSML tag {match[0][:40]!r}, which no model here follows; give plain text, and use speed "
             "and voice."
         )
     return text

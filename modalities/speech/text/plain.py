@@ -4,7 +4,7 @@
     # PlainText(paragraphs=["News", "See our site & read."], dropped=("https://example.org",))
 
 Removed content is reported in `dropped`: targets of links, scripts, comments. Tags that are no HTML are kept, since
-some models laugh where they read `<laugh>`.
+some models synthesise laughter for `<laugh>`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 LONGEST_TEXT = 20_000  # characters
-WRAPPED = 40  # characters; prose is not wrapped narrower
-FEW_LINES = 3  # that many short lines are a list or verse, capitals or not
+WRAPPED = 40  # characters; narrowest width at which prose is wrapped
+FEW_LINES = 3  # at least this many short lines are a list or verse, with or without capitals
 
 LINE_ENDS = re.compile("\r\n?|[\v\f\x85\u2028\u2029]")
 SUPERSCRIPT = re.compile(r"<sup>\s*([+-]?[0-9]{1,9})\s*</sup>", re.IGNORECASE)
@@ -39,14 +39,14 @@ BLOCKS = frozenset((
     "thead", "title", "tr", "ul",
 ))  # fmt: skip
 CELLS = frozenset(("td", "th"))
-UNSPOKEN = frozenset(("script", "style"))
+SKIPPED = frozenset(("script", "style"))
 INLINE = frozenset((
     "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "button", "caption", "cite", "code", "data", "del", "details",
     "dfn", "em", "font", "i", "img", "input", "ins", "kbd", "label", "link", "mark", "meta", "q", "rp", "rt",
     "ruby", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "var", "wbr",
 ))  # fmt: skip
-ELEMENTS = BLOCKS | CELLS | UNSPOKEN | INLINE
-MARKER = r"[ \t]*(?:>|(?:[-+*]|[0-9]{1,9}[.)])[ \t])"  # of a quote, or of a list's item
+ELEMENTS = BLOCKS | CELLS | SKIPPED | INLINE
+MARKER = r"[ \t]*(?:>|(?:[-+*]|[0-9]{1,9}[.)])[ \t])"  # of a quote or a list item
 TEN_MARKERS = re.compile(rf"(?:{MARKER}){{10}}")
 DEEP = re.compile(rf"^(?:{MARKER}){{11,}}", re.MULTILINE)
 TASK = re.compile(r"\[[ xX]\] ")
@@ -57,7 +57,7 @@ WITH_A_PAUSE = (",", ";", ":", "—", "–", "，", "、", "；", "：")
 class PlainText(NamedTuple):
     """Text without markup."""
 
-    paragraphs: list[str]  # each a line that is not empty
+    paragraphs: list[str]  # single lines, none of them empty
     dropped: tuple[str, ...]  # removed content, as written
 
 
@@ -71,16 +71,16 @@ def to_plain(text: object) -> PlainText:
         raise PromptError("the text is empty; give at least one word to say.")
     if len(text) > LONGEST_TEXT:
         raise PromptError(
-            f"the text has {len(text)} characters; use at most {LONGEST_TEXT} and say the rest by itself."
+            f"the text has {len(text)} characters; use at most {LONGEST_TEXT} and synthesise the rest separately."
         )
     text = LINE_ENDS.sub("\n", text)
     text = "".join(" " if unicodedata.category(c) in ("Cc", "Cs") and c != "\n" else c for c in text)
     text = SUPERSCRIPT.sub(lambda match: match[1].translate(SUPERSCRIPTS), text)
-    # The parser leaves out what lies deeper than 20.
+    # The parser drops content that is nested deeper than 20 levels.
     text = DEEP.sub(lambda match: TEN_MARKERS.sub(r"\g<0>\n", match[0]), text)
     writer = PlainTextWriter()
     for token in markdown().parse(text):
-        writer.block(token)
+        writer.write_block(token)
     return writer.result()
 
 
@@ -99,38 +99,38 @@ class PlainTextWriter:
     def __init__(self) -> None:
         self.paragraphs: list[str] = []
         self.dropped: list[str] = []
-        self.line = ""  # of the paragraph so far; its lines end as the text's do
-        self.item = ""  # number of a list's item that is not written yet
-        self.unspoken = ""  # name of an open element whose text is dropped
+        self.line = ""  # current paragraph, with the line breaks of the text
+        self.item_number = ""  # number of a list item that is not written yet
+        self.skipped_element = ""  # name of an open element whose text is dropped
         self.literal: list[bool] = []  # whether open emphasis is an asterisk between letters or digits
 
     def result(self) -> PlainText:
         """Return everything written so far."""
         self.end_paragraph()
-        self.number_alone()
+        self.flush_item_number()
         words = "\n".join(self.paragraphs)
         return PlainText(self.paragraphs, tuple(dict.fromkeys(each for each in self.dropped if each not in words)))
 
-    def block(self, token: Token) -> None:
-        """Write a block token; every block is a paragraph."""
+    def write_block(self, token: Token) -> None:
+        """Write a block token as a paragraph of its own."""
         if token.type == "inline":
             children = token.children or []
-            for at, child in enumerate(children):
-                self.inline(child, children[at + 1].content[:1] if at + 1 < len(children) else "")
+            for index, child in enumerate(children):
+                self.write_inline(child, children[index + 1].content[:1] if index + 1 < len(children) else "")
         elif token.type == "fence":
             self.end_paragraph()
-            self.drop(token.info)
+            self.record_dropped(token.info)
             for line in token.content.splitlines():
                 self.write(line)
                 self.end_paragraph()
         else:
             self.end_paragraph()
             if token.type == "list_item_open" and token.info:
-                self.number_alone()
-                self.item = f"{token.info}{token.markup} "
+                self.flush_item_number()
+                self.item_number = f"{token.info}{token.markup} "
 
-    def inline(self, token: Token, following: str) -> None:
-        """Write a token inside a line; following: the first character of the one after it."""
+    def write_inline(self, token: Token, following: str) -> None:
+        """Write a token inside a line; `following` is the first character of the next token."""
         if token.type in ("text", "code_inline"):
             self.write(TASK.sub("", token.content, count=1) if not self.line else token.content)
         elif token.type == "softbreak":
@@ -138,90 +138,92 @@ class PlainTextWriter:
         elif token.type == "hardbreak":
             self.end_paragraph()
         elif token.type == "html_inline":
-            self.tag(token.content)
+            self.process_tag(token.content)
         elif token.type == "image":
             self.write(token.content)
-            self.drop(str(token.attrs.get("src", "")), str(token.attrs.get("title", "")))
+            self.record_dropped(str(token.attrs.get("src", "")), str(token.attrs.get("title", "")))
         elif token.type == "link_open" and token.markup != "autolink":
-            self.drop(str(token.attrs.get("href", "")), str(token.attrs.get("title", "")))
+            self.record_dropped(str(token.attrs.get("href", "")), str(token.attrs.get("title", "")))
         elif token.type == "em_open":
-            inside = token.markup == "*" and is_word(self.line[-1:] + following)
-            self.literal.append(inside)
-            self.write("*" * inside)
+            is_literal = token.markup == "*" and is_word(self.line[-1:] + following)
+            self.literal.append(is_literal)
+            self.write("*" * is_literal)
         elif token.type == "em_close":
             self.write("*" * self.literal.pop())
 
-    def tag(self, tag: str) -> None:
+    def process_tag(self, tag: str) -> None:
         """Process an HTML tag; tags that are no HTML are kept as text."""
         match = TAG.fullmatch(tag)
         name = match[2].lower() if match else ""
         if name not in ELEMENTS:
             if tag.startswith(("<!", "<?")):
-                self.drop(tag)
+                self.record_dropped(tag)
             else:
                 self.write(tag)
         elif match and match[1]:
-            self.unspoken = "" if name == self.unspoken else self.unspoken
+            self.skipped_element = "" if name == self.skipped_element else self.skipped_element
             if name in BLOCKS:
                 self.end_paragraph()
         elif match:
-            self.open(name, {found[0].lower(): "".join(found[1:]) for found in ATTRIBUTE.findall(match[3])})
+            self.open_element(
+                name, {attribute[0].lower(): "".join(attribute[1:]) for attribute in ATTRIBUTE.findall(match[3])}
+            )
 
-    def open(self, name: str, attributes: dict[str, str]) -> None:
-        """Begin an HTML element."""
-        if name in UNSPOKEN and not self.unspoken:
-            self.unspoken = name
+    def open_element(self, name: str, attributes: dict[str, str]) -> None:
+        """Process the start tag of an HTML element."""
+        if name in SKIPPED and not self.skipped_element:
+            self.skipped_element = name
         elif name in BLOCKS:
             self.end_paragraph()
         elif name in CELLS and self.line.strip():
             self.write(", ")
         self.write(attributes.get("alt", ""))
-        self.drop(attributes.get("href", ""), attributes.get("src", ""))
+        self.record_dropped(attributes.get("href", ""), attributes.get("src", ""))
 
     def write(self, text: str) -> None:
-        """Continue the paragraph."""
-        if self.unspoken:
-            self.drop(text)
+        """Append `text` to the current paragraph."""
+        if self.skipped_element:
+            self.record_dropped(text)
         else:
-            self.line += self.item + text
-            self.item = ""
+            self.line += self.item_number + text
+            self.item_number = ""
 
-    def drop(self, *texts: str) -> None:
-        """Record removed content."""
+    def record_dropped(self, *texts: str) -> None:
+        """Record removed content that has letters or digits."""
         self.dropped += [text.strip() for text in texts if any(c.isalnum() for c in text)]
 
-    def number_alone(self) -> None:
-        """Write the number of an item that has no text."""
-        self.line, self.item = self.item, ""
+    def flush_item_number(self) -> None:
+        """Write the number of a list item that has no text."""
+        self.line, self.item_number = self.item_number, ""
         self.end_paragraph()
 
     def end_paragraph(self) -> None:
-        """Finish the paragraph, if there is anything in it."""
+        """Finish the current paragraph, unless it is empty."""
         self.paragraphs += unwrap(self.line.splitlines())
         self.line = ""
 
 
 def is_word(characters: str) -> bool:
-    """Return whether these are two ASCII letters or digits."""
+    """Check whether `characters` are two ASCII letters or digits."""
     return len(characters) == 2 and characters.isascii() and characters.isalnum()
 
 
 def unwrap(lines: Sequence[str]) -> list[str]:
-    """Join wrapped `lines`; a line that was ended on purpose ends a paragraph."""
+    """Join wrapped `lines` into paragraphs; a deliberate line break ends a paragraph."""
     lines = [join_cells(line) for line in lines if line.strip() and not ("|" in line and TABLE_RULE.fullmatch(line))]
     if not lines:
         return []
     width = max(len(line) for line in lines)
-    listed = len(lines) >= FEW_LINES and width < WRAPPED
-    joined = [lines[0]]
+    is_list = len(lines) >= FEW_LINES and width < WRAPPED
+    paragraphs = [lines[0]]
     for before, line in pairwise(lines):
         fits = len(before) < WRAPPED or len(before) + 1 + len(line.split()[0]) <= width
-        begins = listed or re.match(r"[\W_]*(?:[A-Z0-9])", line) is not None
-        if begins and fits and not before.endswith(WITH_A_PAUSE):
-            joined.append(line)
+        starts_anew = is_list or re.match(r"[\W_]*(?:[A-Z0-9])", line) is not None
+        if starts_anew and fits and not before.endswith(WITH_A_PAUSE):
+            paragraphs.append(line)
         else:
-            joined[-1] += " " + line
-    return joined
+            paragraphs[-1] += " " + line
+    return paragraphs
 
 
 def join_cells(line: str) -> str:

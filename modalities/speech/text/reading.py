@@ -32,7 +32,7 @@ from polydraft.modalities.speech.text.roman import roman_numerals_to_words
 from polydraft.modalities.speech.text.segmentation import split_sentences
 
 LONGEST_WORD = 30  # letters
-STRENGTH = ",.!?"  # of adjacent marks, the one that is later here is kept
+MARK_STRENGTH = ",.!?"  # marks in order of strength; of adjacent marks the strongest is kept
 STOPS = (".", "!", "?")
 
 FOLDED = str.maketrans({
@@ -49,9 +49,9 @@ UNDOTTED = {
     "ft": "feet", "hr": "hour", "hrs": "hours", "mins": "minutes", "pkg": "package", "govt": "government",
     "tel": "telephone",
 }  # fmt: skip
-EVERY = {"yr": "year", "mo": "month", "wk": "week", "hr": "hour", "min": "minute", "sec": "second", "h": "hour",
+PER_UNITS = {"yr": "year", "mo": "month", "wk": "week", "hr": "hour", "min": "minute", "sec": "second", "h": "hour",
          "s": "second", "lb": "pound", "kg": "kilogram", "gal": "gallon", "oz": "ounce"}  # fmt: skip
-WITH = {
+SLASH_ABBREVIATIONS = {
     "w/o": "without", "w/": "with", "b/c": "because", "n/a": "not applicable", "c/o": "care of", "i/o": "i o",
     "a/c": "ay c",
 }  # fmt: skip
@@ -63,7 +63,7 @@ SYMBOLS = {
     "₽": "rubles", "₺": "lira", "₿": "bitcoins", "π": "pi",
     ":": ",", ";": ",", "(": ",", ")": ",", "[": ",", "]": ",", "{": ",", "}": ",", "•": ",",
 }  # fmt: skip
-# These are words in lower case.
+# Acronyms that are spelled although the lexicon has them as lower-case words.
 CAPITALS_ARE_LETTERS = frozenset(("AD", "AI", "AM", "CO", "ER", "EST", "ID", "IV", "PA", "PM", "UN", "US"))
 NEAR = 40  # characters of context that decide the meaning of an abbreviation
 
@@ -75,7 +75,7 @@ SIGNS_OF_ADDRESSES = {
     "=": "equals", "&": "and", "#": "hash", "%": "percent", "~": "tilde", ":": "colon",
 }  # fmt: skip
 MAIL = r"\b[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"
-PATH = r"(?:[/?#][\w/?&=%#~+:.-]*[\w/])?"  # no mark that may end the sentence
+PATH = r"(?:[/?#][\w/?&=%#~+:.-]*[\w/])?"  # without a final mark, which may end the sentence
 HOST = r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
 PORT = r"(?::[0-9]{2,5}\b)?"
 ENDINGS = r"com|org|net|edu|gov|io|co\.uk|dev|app|ai|info|eu|de|fr|tv|ly"
@@ -90,9 +90,10 @@ SITE = re.compile(rf"(?:\bmailto:)?({MAIL}|{PAGE})")
 SUPERSCRIPT = re.compile(r"(?<=[A-Za-z0-9)])[⁺⁻]?[⁰¹²³⁴-⁹]+")
 SQUARED_UNITS = frozenset(("m", "km", "cm", "mm", "ft", "mi", "yd", "s"))
 POWERS = {"2": "squared", "3": "cubed"}
-SOUNDS = "laugh|laughs|chuckle|giggle|sigh|cough|sniffle|sniff|groan|yawn|gasp|cry|whisper"  # that some models make
+# Sounds that some models synthesise.
+SOUNDS = "laugh|laughs|chuckle|giggle|sigh|cough|sniffle|sniff|groan|yawn|gasp|cry|whisper"
 EMOTICON = r"(?<![\w:])(?:[:;=]['’]?-?[)(\]\[DPpOo/|*]|<3|\^_\^|x-?D)(?![\w/])"
-UNSAID_SIGNS = re.compile(rf"</?(?:{SOUNDS})/?>|{EMOTICON}")
+UNSPOKEN_SIGNS = re.compile(rf"</?(?:{SOUNDS})/?>|{EMOTICON}")
 WORDS_IN_ANGLES = re.compile(r"(?<!\w)</?([A-Za-z][\w-]*(?: [A-Za-z][\w-]*){0,4})/?>(?!\w)")
 SILENT = re.compile(r"[*^_]+")
 TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|[,.?!]")
@@ -100,14 +101,11 @@ TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|[,.?!]")
 
 @dataclass(frozen=True)
 class NormalisedText:
-    """Sentences to synthesise, long ones in parts, and unpronounceable parts as written.
+    """Sentences to synthesise, with long ones divided into parts."""
 
-    marks: what stood after each: a stop where a sentence ends, else a comma or nothing.
-    """
-
-    sentences: list[list[str]]
-    ignored: tuple[str, ...]
-    marks: tuple[str, ...]
+    sentences: list[list[str]]  # words and marks of every sentence or part
+    ignored: tuple[str, ...]  # unpronounceable content, as written
+    marks: tuple[str, ...]  # mark after each in the text: a stop at the end of a sentence, else a comma or ""
 
     @property
     def undivided_sentences(self) -> list[list[str]]:
@@ -123,27 +121,28 @@ class NormalisedText:
 def normalise_text(text: str) -> NormalisedText:
     """Return the normalised sentences of `text`; raises PromptError if nothing is pronounceable, or it is too long."""
     plain = to_plain(text)
-    unsaid = list(plain.dropped)
-    paragraphs = [remove_signs(paragraph, unsaid) for paragraph in plain.paragraphs]
-    if is_shouted(" ".join(paragraphs)):
-        paragraphs = [paragraph.lower() for paragraph in paragraphs]  # capitals have no meaning if all letters are capitals
-    written = [fold(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
-    sentences = [sentence for each in written for sentence in split_at_stops(tokenise(each, unsaid))]
+    ignored = list(plain.dropped)
+    paragraphs = [remove_signs(paragraph, ignored) for paragraph in plain.paragraphs]
+    if is_all_capitals(" ".join(paragraphs)):
+        # Capitals mark neither names nor acronyms if all letters are capitals.
+        paragraphs = [paragraph.lower() for paragraph in paragraphs]
+    folded = [fold(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
+    sentences = [sentence for each in folded for sentence in split_at_stops(tokenise(each, ignored))]
     if not sentences:
-        raise PromptError("nothing in this text can be said; give words or numbers in Latin letters.")
+        raise PromptError("nothing in this text can be pronounced; give words or numbers in Latin letters.")
     parts = [part for sentence in sentences for part in divide_sentence(sentence)]
     marks = tuple(part.mark for part in parts)
-    return NormalisedText([part.words for part in parts], tuple(dict.fromkeys(unsaid)), marks)
+    return NormalisedText([part.words for part in parts], tuple(dict.fromkeys(ignored)), marks)
 
 
-def remove_signs(paragraph: str, unsaid: list[str]) -> str:
-    """Return `paragraph` without emoticons and names of sounds, which join `unsaid`; other tags are words."""
-    unsaid += [match[0] for match in UNSAID_SIGNS.finditer(paragraph)]
-    return WORDS_IN_ANGLES.sub(r" \1 ", UNSAID_SIGNS.sub(" ", paragraph))
+def remove_signs(paragraph: str, ignored: list[str]) -> str:
+    """Return `paragraph` without emoticons and sound tags, which are appended to `ignored`; other tags become words."""
+    ignored += [match[0] for match in UNSPOKEN_SIGNS.finditer(paragraph)]
+    return WORDS_IN_ANGLES.sub(r" \1 ", UNSPOKEN_SIGNS.sub(" ", paragraph))
 
 
-def is_shouted(text: str) -> bool:
-    """Return whether all of several words are in capitals."""
+def is_all_capitals(text: str) -> bool:
+    """Check whether a text of several words is written in capitals only."""
     folded = fold(text)
     return not re.search("[a-z]", folded) and len(re.findall("[A-Z]+", folded)) > 2
 
@@ -167,37 +166,37 @@ def expand_superscript(match: re.Match[str]) -> str:
 
 
 def is_foreign(char: str) -> bool:
-    """Return whether `char` is content that cannot be pronounced."""
+    """Check whether `char` is content that cannot be pronounced."""
     category = unicodedata.category(char)
     return char > "\x7f" and char not in SYMBOLS and (category[0] in "LMNSC" or category == "Po")
 
 
 def foreign_runs(plain: str) -> list[str]:
     """Return the runs of characters of `plain` that cannot be pronounced."""
-    return ["".join(run) for found, run in groupby(plain, is_foreign) if found]
+    return ["".join(run) for is_run, run in groupby(plain, is_foreign) if is_run]
 
 
-def tokenise(text: str, unsaid: list[str]) -> list[str]:
-    """Return the words and marks of a folded sentence, with names capitalised; unpronounceable parts join `unsaid`."""
+def tokenise(text: str, ignored: list[str]) -> list[str]:
+    """Return the words and marks of a folded sentence, with names capitalised; the rest is appended to `ignored`."""
     for pattern, replacement in BEFORE_NUMERALS:
         text = re.sub(pattern, replacement, text)
     text = numerals_to_words(text)
-    unsaid += foreign_runs(text)
+    ignored += foreign_runs(text)
     for pattern, replacement in AFTER_NUMERALS:
         text = re.sub(pattern, replacement, text)
-    unsaid += SILENT.findall(text)
-    found = TOKEN.findall(text)
-    last = max((at for at, token in enumerate(found) if token not in PUNCTUATION), default=0)
-    found = ["," if token == "." and at < last else token for at, token in enumerate(found)]
+    ignored += SILENT.findall(text)
+    tokens = TOKEN.findall(text)
+    last = max((index for index, token in enumerate(tokens) if token not in PUNCTUATION), default=0)
+    tokens = ["," if token == "." and index < last else token for index, token in enumerate(tokens)]
     return [
         word.capitalize() if token[0].isupper() else word
-        for at, token in enumerate(found)
-        for word in words_of_token(token, found[max(at - 1, 0) : at], found[at + 1 : at + 2])
+        for index, token in enumerate(tokens)
+        for word in words_of_token(token, tokens[max(index - 1, 0) : index], tokens[index + 1 : index + 2])
     ]
 
 
 def spell_address(match: re.Match[str]) -> str:
-    """Return a web or mail address as it is read aloud."""
+    """Return the words of a web or mail address."""
     address = re.sub("^(?:https?|ftp)://", "", match[1])
     address = re.sub(":([0-9]{2,5})", lambda port: ":" + spell_digits(port[1]), address)
     address = re.sub(r"(?<=\.)[a-z]{2}(?=$|[/?#])", lambda country: letter_names(country[0]), address)
@@ -205,18 +204,18 @@ def spell_address(match: re.Match[str]) -> str:
 
 
 def spell_path(match: re.Match[str]) -> str:
-    """Return the path of a file or folder as it is read aloud."""
+    """Return the words of the path of a file or folder."""
     return "".join(f" {SIGNS_OF_ADDRESSES[char]} " if char in SIGNS_OF_ADDRESSES else char for char in match[0])
 
 
 def expand_equation(match: re.Match[str]) -> str:
-    """Return an equation with words for what else would be a range, a fraction or a pause."""
+    """Return an equation with words for signs that would be read as a range, a fraction or a pause."""
     text = re.sub(r"(?<=[\w)]) ?- ?(?=[\w(])", " minus ", match[0])
     return re.sub(r"(?<=[\w)]) ?/ ?(?=[\w(])", " divided by ", re.sub(r" ?\* ?", " times ", text))
 
 
 def match_context(match: re.Match[str]) -> tuple[str, str]:
-    """Return the text before and after a match, as far as it matters."""
+    """Return the NEAR characters before and after a match."""
     return match.string[max(match.start() - NEAR, 0) : match.start()], match.string[match.end() : match.end() + NEAR]
 
 
@@ -232,7 +231,8 @@ def expand_abbreviation(match: re.Match[str]) -> str:
     if full in AFTER_A_NAME and name and not (name_follows and (full == "doctor" or name[1] is not None)):
         full = AFTER_A_NAME[full]  # "Main St.", but "St. Louis", and "Visit St. Louis"
     last = (name_follows and full in MAY_END) or not after.strip()
-    full = full[0].upper() + full[1:] if match[1][0].isupper() else full  # "4.8 m. Prof. Okafor": the stop before it
+    # A capital is kept, since it shows that the dot before it ends a sentence: "4.8 m. Prof. Okafor".
+    full = full[0].upper() + full[1:] if match[1][0].isupper() else full
     return full + ("." if last else "")
 
 
@@ -262,11 +262,11 @@ BEFORE_NUMERALS: tuple[Rule, ...] = (
     (r"(?<![\w.])\.(?=[A-Z]{2,}\b|[a-z]{2,}\b)", " dot "),
     (r"\bv(?=[0-9]+(?:\.[0-9]+)+\b)", "version "),
     (r"\b([A-Z][a-z]+)!(?= [a-z])", r"\1"),
-    (r"(?i)(?<![\w/])(w/o\b|w/|(?:b/c|n/a|c/o|i/o|a/c)\b)", lambda match: f" {WITH[match[1].lower()]} "),
+    (r"(?i)(?<![\w/])(w/o\b|w/|(?:b/c|n/a|c/o|i/o|a/c)\b)", lambda match: f" {SLASH_ABBREVIATIONS[match[1].lower()]} "),
     (r"(?i)(?<=[0-9]) ?x ?(?=[0-9])|(?<=[0-9] (?:ft|in|mm|cm|km)) x (?=[0-9])|(?<=[0-9] m) x (?=[0-9])", " by "),
     (
-        rf"(?i)/({'|'.join(EVERY)})\b(?=[ ,.;:!?)]|$)(?<!km/h)(?<!m/s)(?<![mg]b/s)(?<!mbit/s)",
-        lambda match: f" per {EVERY[match[1].lower()]} ",
+        rf"(?i)/({'|'.join(PER_UNITS)})\b(?=[ ,.;:!?)]|$)(?<!km/h)(?<!m/s)(?<![mg]b/s)(?<!mbit/s)",
+        lambda match: f" per {PER_UNITS[match[1].lower()]} ",
     ),
     (r"(?i)(?<=[ap]\.m\.) ?- ?(?=[0-9])", " to "),
     (r"(?<![0-9])(?<![0-9] )\b(min|max)\.(?=[ ,])", lambda match: f"{match[1]}imum"),
@@ -317,15 +317,15 @@ def words_of_token(token: str, before: list[str], after: list[str]) -> list[str]
     if len(humps) > 1 and "'" not in token:
         return [part.lower() for part in humps]
     word = word.replace("'", "")
-    return [word[at : at + LONGEST_WORD] for at in range(0, len(word), LONGEST_WORD)]
+    return [word[index : index + LONGEST_WORD] for index in range(0, len(word), LONGEST_WORD)]
 
 
 def shorten_drawn_out(word: str) -> str:
     """Return a drawn-out word as it is in the lexicon: "so" for "sooo", "hmm" for "hhmmmm"."""
     once, twice = (re.sub(r"(.)\1+", repeated, word) for repeated in (r"\1", r"\1\1"))
-    sound = next((sound for sound in INTERJECTIONS if re.sub(r"(.)\1+", r"\1", sound) == once), None)
-    if sound is not None or not re.search(r"(.)\1\1", word) or not re.search("[aeiouy]", once):
-        return sound or word
+    interjection = next((each for each in INTERJECTIONS if re.sub(r"(.)\1+", r"\1", each) == once), None)
+    if interjection is not None or not re.search(r"(.)\1\1", word) or not re.search("[aeiouy]", once):
+        return interjection or word
     return next((short for short in (twice, once) if pronounce(short) is not None), word)
 
 
@@ -334,17 +334,17 @@ def is_word_like_acronym(capitals: str) -> bool:
     return len(capitals) > 4 and not re.search("[^AEIOUY]{3}", capitals) and bool(re.search("[AEIOU]", capitals))
 
 
-def split_at_stops(found: list[str]) -> list[list[str]]:
+def split_at_stops(tokens: list[str]) -> list[list[str]]:
     """Group tokens into sentences, with no adjacent marks and a stop at the end of each."""
     sentences: list[list[str]] = [[]]
-    for token in [*found, "."]:
+    for token in [*tokens, "."]:
         current = sentences[-1]
         if token not in PUNCTUATION:
-            if current and current[-1] in STRENGTH[1:]:
+            if current and current[-1] in MARK_STRENGTH[1:]:
                 sentences.append([])
             sentences[-1].append(token)
         elif current and current[-1] not in PUNCTUATION:
             current.append(token)
-        elif current and STRENGTH.index(token) > STRENGTH.index(current[-1]):
+        elif current and MARK_STRENGTH.index(token) > MARK_STRENGTH.index(current[-1]):
             current[-1] = token
     return [sentence for sentence in sentences if sentence]

@@ -1,6 +1,6 @@
-"""Roman numerals where they are numbers: of monarchs, chapters and world wars.
+"""Normalisation of Roman numerals to words: of monarchs, chapters and world wars.
 
-spoken_numerals("Henry VIII read Chapter IV in World War I.")
+roman_numerals_to_words("Henry VIII read Chapter IV in World War I.")
 # "Henry the eighth read Chapter four in World War one."
 """
 
@@ -11,7 +11,7 @@ import re
 from polydraft.modalities.speech.text.numerals import spell_number
 
 VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
-SHORT = {  # read as numbers wherever they stand
+SHORT = {  # numbers in any context
     "II", "III", "IV", "VI", "VII", "VIII", "IX", "XI", "XII", "XIV", "XV", "XVI",
 }  # fmt: skip
 TITLES = "King|Queen|Pope|Emperor|Empress|Tsar|Czar|Kaiser|Sultan|Prince|Princess|Duke"
@@ -26,21 +26,23 @@ NUMBERED = (
     "level|mark|part|phase|rocky|round|scene|schedule|season|section|stage|step|table|tier|title|type|unit|vol|"
     "volume"
 )
-# Never empty, and no single letter that names a part: "Part C".
+# The numeral is never empty, and no single letter C or L that names a part: "Part C".
 NUMERAL = r"(?![CL]\b)C{0,3}(?:X[LC]|L?X{0,3})(?:I[XV]|V?I{0,3})(?<=[IVXLC])\b"
-# After a name alone, "I" may be who speaks: "I told Charles I was late."
+# After a name, "I" may be the pronoun: "I told Charles I was late."
 FIRST = r"(?=\s+of\b|'s\b|\s*[,.;:!?)]|\s*$)"
 
-OF_A_TITLE = re.compile(rf"\b((?:{TITLES}) [A-Z][a-z]+(?: [A-Z][a-z]+)?) ({NUMERAL})\b")
-OF_A_MONARCH = re.compile(rf"\b((?:{MONARCHS}|John Paul|Victor Emmanuel)) ((?!I\b){NUMERAL}\b|I\b{FIRST})")
-OF_A_PART = re.compile(rf"\b(World War|Super Bowl|(?i:{NUMBERED})) ((?!I\b){NUMERAL}|(?i:(?!I\b){NUMERAL}))\b(?!\.?\w)")
-OF_A_FIRST_PART = re.compile(rf"\b(World War|Super Bowl|{NUMBERED.title()}) I\b(?! (?:am|was|have|had|will|would)\b)")
+TITLE_NUMERAL = re.compile(rf"\b((?:{TITLES}) [A-Z][a-z]+(?: [A-Z][a-z]+)?) ({NUMERAL})\b")
+MONARCH_NUMERAL = re.compile(rf"\b((?:{MONARCHS}|John Paul|Victor Emmanuel)) ((?!I\b){NUMERAL}\b|I\b{FIRST})")
+PART_NUMERAL = re.compile(
+    rf"\b(World War|Super Bowl|(?i:{NUMBERED})) ((?!I\b){NUMERAL}|(?i:(?!I\b){NUMERAL}))\b(?!\.?\w)"
+)
+FIRST_PART = re.compile(rf"\b(World War|Super Bowl|{NUMBERED.title()}) I\b(?! (?:am|was|have|had|will|would)\b)")
 WAR = re.compile(r"\bWW(I{1,3})\b")
-ALONE = re.compile(rf"(?<= )(?<!\b[Aa]n )(?:{'|'.join(sorted(SHORT, key=len, reverse=True))})\b")
+STANDALONE = re.compile(rf"(?<= )(?<!\b[Aa]n )(?:{'|'.join(sorted(SHORT, key=len, reverse=True))})\b")
 
 
 def roman_value(numeral: str) -> int:
-    """Return the number that a Roman numeral writes."""
+    """Return the value of a Roman numeral."""
     digits = [VALUES[letter] for letter in numeral.upper()]
     return sum(-digit if digit < after else digit for digit, after in zip(digits, [*digits[1:], 0], strict=True))
 
@@ -57,9 +59,9 @@ def spell_monarch(match: re.Match[str]) -> str:
 
 def roman_numerals_to_words(text: str) -> str:
     """Return `text` with words instead of Roman numerals."""
-    text = OF_A_TITLE.sub(spell_monarch, text)
-    text = OF_A_MONARCH.sub(spell_monarch, text)
-    text = OF_A_FIRST_PART.sub(r"\1 one", text)
-    text = OF_A_PART.sub(lambda match: f"{match[1]} {spell_cardinal(match[2])}", text)
+    text = TITLE_NUMERAL.sub(spell_monarch, text)
+    text = MONARCH_NUMERAL.sub(spell_monarch, text)
+    text = FIRST_PART.sub(r"\1 one", text)
+    text = PART_NUMERAL.sub(lambda match: f"{match[1]} {spell_cardinal(match[2])}", text)
     text = WAR.sub(lambda match: f"World War {spell_cardinal(match[1])}", text)
-    return ALONE.sub(lambda match: spell_cardinal(match[0]), text)
+    return STANDALONE.sub(lambda match: spell_cardinal(match[0]), text)

@@ -1,4 +1,4 @@
-"""A tiny random CLIP, saved as its makers save theirs."""
+"""Tiny random CLIP, saved in the layout of the published models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 
 
 def write(folder: Path, width: int = WIDTH) -> Path:
-    """`width` features of pictures of 32x32 pixels, captions of 8 ids at most."""
+    """Write a CLIP with `width` features, for images of 32x32 pixels and captions of at most 8 ids."""
     torch.manual_seed(0)
     words = ["[UNK]", *WORDS, START, END]
     ids = {word: place for place, word in enumerate(words)}

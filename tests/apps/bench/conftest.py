@@ -1,4 +1,4 @@
-"""Benches are run for their form here: on a busy machine S/τ may be anything, and must not end a test."""
+"""Fixtures for benches that are tested for their output only: on a busy machine S/τ is arbitrary."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round that does not count takes as long as one that does."""
+    """Leave out warm-up rounds, which take as long as measured ones."""
     monkeypatch.setattr(timing, "WARM_UPS", 0)

@@ -32,7 +32,7 @@ def test_equal_distributions_are_accepted_unless_ranked_without_sampling():
 def test_one_candidate_keeps_to_its_bounds():
     p, q = random_log_probs(4000, 9, 0.8)
     distance = (p.exp() - q.exp()).abs().sum(-1) / 2
-    assert recursive(p, q, (1,))[0] == pytest.approx(float((1 - distance).mean()), abs=0.02)  # the best coupling
+    assert recursive(p, q, (1,))[0] == pytest.approx(float((1 - distance).mean()), abs=0.02)  # The maximal coupling.
     assert shared(p, q, (1,))[0] > float(((1 - distance) / (1 + distance)).mean()) - 0.02
 
 
@@ -53,7 +53,7 @@ def test_recursive_rejection_matches_enumeration():
 
 
 def test_rankings_of_random_distributions_are_ordered():
-    """From four candidates on trees ranked with the shared noise are best, and the likeliest ids always worst."""
+    """Check that with four or more candidates ranking by shared noise is best and by probability always worst."""
     p, q = random_log_probs(1500, 200, 0.55)
     assert 0.15 < variation(p, q) < 0.3
     together, drawn, ranked = shared(p, q), recursive(p, q), likeliest(p, q)
@@ -63,7 +63,7 @@ def test_rankings_of_random_distributions_are_ordered():
 
 
 def test_unshared_noise_lowers_acceptance():
-    """Noise of another seed for the candidates loses what sharing gains."""
+    """Check that candidates ranked with noise of another seed lose the gain of sharing."""
     p, q = random_log_probs(1500, 50, 0.5)
-    moved = torch.roll(p, 1, 0)  # of other places
+    moved = torch.roll(p, 1, 0)  # Noise of other positions.
     assert shared(p, q, (1,))[0] > shared(moved, q, (1,))[0] + 0.2

@@ -34,12 +34,12 @@ def turn(seconds: float, passes: int, guarantee: str = "identical") -> Run:
 
 
 def block(plain: float, theirs: float | None, method_seconds: float, guarantee: str = "identical") -> ResultBlock:
-    """Plain decoding, `generate` and a method of τ 2."""
+    """Return a block of plain decoding, `generate` and a method of τ 2."""
     runs = {"ar": [turn(plain, 4)], "method": [turn(method_seconds, 2, guarantee)]}
     return ResultBlock.from_runs("planted", runs if theirs is None else runs | {PEER: [Run(theirs, 4, TOKENS)]})
 
 
-def test_speed_is_taken_against_the_faster() -> None:
+def test_speedup_uses_the_faster_baseline() -> None:
     rows = {row.method: row for row in block(plain=4.0, theirs=2.0, method_seconds=1.0).rows}
     assert {row.baseline for row in rows.values()} == {"generate"}
     assert [rows[name].speedup.median for name in ("ar", "method", PEER)] == [0.5, 2, 1]
@@ -58,13 +58,13 @@ def test_without_a_peer_plain_decoding_is_the_baseline() -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["identical", "exact", "lossy"])
-def test_gaining_more_than_was_accepted_is_a_fault(guarantee: str) -> None:
+def test_speedup_above_acceptance_is_a_fault(guarantee: str) -> None:
     assert block(2.5, None, 1.0, guarantee).faulty == ["method"]
     assert block(2.5, 2.0, 1.0, guarantee).faulty == []  # `generate` was the baseline
-    assert block(2.09, None, 1.0, guarantee).faulty == []  # the clock's noise
+    assert block(2.09, None, 1.0, guarantee).faulty == []  # Within the noise of the clock.
 
 
-def test_a_fault_ends_the_bench_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fault_ends_bench_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         report.tell_blocks("planted", {"rows": []}, [block(3.0, None, 1.0)], [], tmp_path, json=True)
     messages = capsys.readouterr().err.splitlines()
@@ -74,7 +74,7 @@ def test_a_fault_ends_the_bench_with_a_sentence(tmp_path: Path, capsys: pytest.C
         and messages[0].startswith("baseline fault: ")
         and "method" in messages[0]
     )
-    assert (tmp_path / "planted.json").exists()  # what was measured is kept
+    assert (tmp_path / "planted.json").exists()  # The measurements are kept.
     report.check_promises([], [])
     with pytest.raises(SystemExit):
         report.check_promises(["a"], ["b"])
@@ -82,7 +82,7 @@ def test_a_fault_ends_the_bench_with_a_sentence(tmp_path: Path, capsys: pytest.C
 
 
 def slow_baseline(contenders: list[Any], repeats: int, tell: Any = None) -> dict[str, list[Run]]:
-    """Everybody's work once; then plain decoding and `generate` took far too long."""
+    """Run every contender once, and report far too long times for plain decoding and `generate`."""
     runs = {contender.name: [contender.work()] for contender in contenders}
     for name in ("ar", PEER):
         for each in runs.get(name, []):
@@ -112,7 +112,7 @@ def test_every_bench_of_speed_has_the_rule(
     assert '"baseline": "ar"' in done.stdout or '"baseline": "generate"' in done.stdout
 
 
-def test_prefill_of_a_peer_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefill_of_baseline_is_timed_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(peers, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 

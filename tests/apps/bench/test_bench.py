@@ -25,7 +25,7 @@ from polydraft.modalities.loading import load
 runner = CliRunner()
 
 
-def test_contenders_take_turns_and_another_begins_each_round(monkeypatch: pytest.MonkeyPatch):
+def test_contenders_alternate_and_rounds_rotate_the_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(timing, "WARM_UPS", 1)
     order: list[str] = []
 
@@ -38,7 +38,7 @@ def test_contenders_take_turns_and_another_begins_each_round(monkeypatch: pytest
 
 
 def test_speed_is_compared_within_a_round():
-    """A machine twice as slow in the last round changes nothing."""
+    """Check that halving the machine's speed in the last round changes nothing."""
     plain = [Run(seconds, 1) for seconds in (2.0, 2.2, 4.0)]
     fast = [Run(seconds, 1) for seconds in (1.0, 1.0, 2.0)]
     assert speedup(plain, fast).median == 2.0
@@ -51,7 +51,7 @@ def stats(tokens: int, passes: int, score: float) -> DecodeStats:
     return made
 
 
-def test_a_block_tells_who_broke_a_promise():
+def test_block_names_methods_that_violate_guarantees():
     tokens, other = [torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 5])]
     block = ResultBlock.from_runs(
         2.0,
@@ -114,7 +114,7 @@ def test_speed_end_to_end(tmp_path: Path):
 
 
 def test_acceptance_end_to_end(tmp_path: Path):
-    """Every ranking of the trained drafter gains with k, shared noise more than the most probable ids."""
+    """Check that every ranking of the trained drafter gains with k, and shared noise most."""
     arguments = ["--prompts", "1", "--tokens", "24", "--method", "draft", "--temperatures", "1", "-o", str(tmp_path)]
     done = runner.invoke(app, ["bench", "acceptance", *arguments, "--json"])
     assert done.exit_code == 0, done.output
@@ -130,7 +130,7 @@ def test_acceptance_end_to_end(tmp_path: Path):
 @pytest.mark.parametrize(
     "wrong", [["--methods", "warp"], ["--temperature", "-1"], ["--guidance", "nan"], ["--prompts", "0"]]
 )
-def test_bad_arguments_leave_nothing(tmp_path: Path, wrong: list[str]):
+def test_invalid_arguments_leave_no_files(tmp_path: Path, wrong: list[str]):
     done = runner.invoke(app, ["bench", "image", "--prompts", "1", *wrong, "-o", str(tmp_path / "out")])
     assert done.exit_code == 2 and not (tmp_path / "out").exists()
 

@@ -36,14 +36,14 @@ def test_passes_of_published_shapes_are_timed() -> None:
     for row in (janus, glm):
         assert row["tau"] == pytest.approx(3, rel=0.05) and row["S"] > 0 and row["pass_seconds"] > 0
         assert row["limit"] < row["tau"] and row["tokens"] == 24
-    head = 128  # one head of them is left
+    head = 128  # One of the heads is left.
     assert (janus["guidance"], glm["guidance"]) == (5, 1)
     assert janus["cached_bytes"] == 2 * (2 * 1 * head * 4) * (32 + 12), "both branches"
     assert glm["cached_bytes"] == 2 * 2 * head * 4 * (64 + 12), "two layers, one of the two shared heads"
 
 
 def test_shapes_are_those_of_the_published_models() -> None:
-    """Parameters of backbone and head in billions; embeddings of words are not among them."""
+    """Check the parameters of backbone and head in billions, without token embeddings."""
     sizes = {"janus-pro-7b": 6.2, "emu3": 7.2, "glm-image": 8.2, "lumina-mgpt-7b": 6.5, "llamagen-xl": 0.75}
     for name, billions in sizes.items():
         config = SHAPES[name].config
@@ -83,5 +83,5 @@ def test_engine_benches_take_divided_shapes() -> None:
         (["--shape", "emu3", "--tau", "9"], "give a tau from 1 to 6"),
     ],
 )
-def test_what_cannot_be_measured_is_one_sentence(options: list[str], word: str) -> None:
+def test_unmeasurable_shapes_are_reported_in_one_sentence(options: list[str], word: str) -> None:
     assert_refused(run("bench", "image", *options, "--device", "cpu", "--dtype", "float32"), word)

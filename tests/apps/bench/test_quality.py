@@ -1,4 +1,4 @@
-"""Quality of pictures by networks: scores and distances of planted pictures, and the command that tells them."""
+"""Image quality by networks: scores and distances of planted images, and the command that reports them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def clip(clip_folder: Path) -> Clip:
 
 
 def picture(seed: int, shift: int = 0, size: tuple[int, int] = (40, 48)) -> Image.Image:
-    """Noise, brighter by `shift`."""
+    """Return an image of noise, brighter by `shift`."""
     noise = np.random.default_rng(seed).integers(0, 96, (*size, 3))
     return Image.fromarray((noise + shift).astype(np.uint8))
 
@@ -88,7 +88,7 @@ def test_batched_distance_matches_distance_of_two_samples():
 
 
 class Painter:
-    """A pipeline whose methods draw what is planted."""
+    """Pipeline whose methods return planted images."""
 
     def __init__(self, **shifts: int) -> None:
         self.shifts = shifts
@@ -100,7 +100,7 @@ class Painter:
 
 
 def reference(folder: Path, count: int, shift: int = 0) -> Path:
-    """Pictures of several sizes, one in a folder of the folder."""
+    """Write images of several sizes, one of them in a subfolder."""
     (folder / "more").mkdir(parents=True)
     for seed in range(count):
         name = folder / ("more" if seed == 0 else "") / f"{seed}.png"
@@ -135,7 +135,7 @@ def clip_of(judge: Quality) -> Clip:
     return judge.clip
 
 
-def test_one_picture_that_differs_is_not_the_same(clip_folder: Path):
+def test_one_different_image_breaks_equality(clip_folder: Path):
     class Slip(Painter):
         def __call__(self, texts: Sequence[str], method: str, seed: list[int], **options: Any) -> Any:
             done = super().__call__(texts, method, seed, **options)
@@ -150,14 +150,14 @@ def test_one_picture_that_differs_is_not_the_same(clip_folder: Path):
 
 
 class Blurred(torch.nn.Module):
-    """Stands for the Inception network: means of channels, as float32."""
+    """Stand-in for the Inception network that returns channel means in float32."""
 
     def forward(self, seen: Tensor) -> Tensor:
         assert seen.dtype == torch.uint8
         return seen.float().mean((-2, -1)).repeat(1, 700)[:, :2048]
 
 
-def test_inception_sees_pictures_of_any_size_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_inception_features_any_image_size_keep_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     torch.save({"fc.bias": torch.zeros(2)}, tmp_path / inception.FILE)
     given: list[dict[str, Tensor]] = []
     monkeypatch.setattr(inception, "network", lambda found: given.append(found) or Blurred())  # type: ignore[func-returns-value]
@@ -169,7 +169,7 @@ def test_inception_sees_pictures_of_any_size_in_order(tmp_path: Path, monkeypatc
 
 
 def test_the_network_itself_where_it_is_installed(tmp_path: Path):
-    """torch-fidelity's class, with weights of nobody's, through its own pickle reader."""
+    """Check torch-fidelity's class with random weights, read with its pickle reader."""
     fidelity = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fidelity.FeatureExtractorInceptionV3, "load_state_dict", lambda self, state: None)
@@ -180,7 +180,7 @@ def test_the_network_itself_where_it_is_installed(tmp_path: Path):
     assert eye([picture(0), picture(1)]).shape == (2, 2048)
 
 
-# The command
+# --- command
 
 
 @pytest.fixture(scope="session")
@@ -248,7 +248,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_not_at_hand_is_one_sentence(
+def test_missing_resources_are_reported_in_one_sentence(
     name: str, clip_folder: Path, captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))

@@ -32,7 +32,7 @@ class FakeBenches:
         self.status = 0
 
     def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        if command[0] == "git":  # the revision
+        if command[0] == "git":  # The revision.
             return RUN(command, **options)
         self.commands.append(shlex.join(command[3:5]))
         if self.status == 0:

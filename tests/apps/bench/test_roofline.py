@@ -1,4 +1,4 @@
-"""`polydraft bench roofline`: a prescribed τ is kept whatever the weights, and limits are those of counted bytes."""
+"""`polydraft bench roofline`: a prescribed τ holds for any weights, and limits follow from counted bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY = LlamaConfig(
     vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=2,
     max_position_embeddings=256, tie_word_embeddings=False,
 )  # fmt: skip
-LAYER = 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32  # parameters: attention, feed-forward, two norms
+LAYER = 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32  # Parameters of attention, feed-forward and two norms.
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def measure(*more: str) -> dict:
     return json.loads(done.stdout)["rows"][0]
 
 
-def test_tokens_a_pass_are_those_asked_for() -> None:
+def test_tokens_per_pass_match_the_request() -> None:
     assert measure()["tau"] == pytest.approx(2.5, rel=0.05)
     assert measure("--tau", "4", "--depth", "3", "--width", "1")["tau"] == pytest.approx(4, rel=0.1)
     assert measure("--tau", "1")["tau"] == 1
@@ -44,7 +44,7 @@ def test_tokens_a_pass_are_those_asked_for() -> None:
 
 def test_limits_are_counted_bytes(tmp_path: Path) -> None:
     row = measure("--depth", "3", "-o", str(tmp_path))
-    cached = 4 * (2 * 4 * 32) * (9 + 41 // 2)  # keys and values, half of the answer's on average
+    cached = 4 * (2 * 4 * 32) * (9 + 41 // 2)  # Keys and values, on average with half of the answer.
     whole = 4 * (4 * LAYER + 32 + 96 * 32) + cached
     guess = 3 * 4 * (2 * 32 * 32 + 32 + LAYER + 32 + 96 * 32)
     assert (row["bytes"], row["drafter_passes"]) == (whole, 3)
@@ -66,5 +66,5 @@ def test_embeddings_that_are_the_head_are_read() -> None:
 @pytest.mark.parametrize(
     ("words", "says"), [(("--shape", "vast"), "vast"), (("--shape", "tiny", "--tau", "9"), "5 deep")]
 )
-def test_mistakes_are_one_sentence(words: tuple[str, ...], says: str) -> None:
+def test_invalid_arguments_are_reported_in_one_sentence(words: tuple[str, ...], says: str) -> None:
     assert_refused(run("bench", "roofline", *words), says)

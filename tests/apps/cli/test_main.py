@@ -1,4 +1,4 @@
-"""The command line: what it prints where, what it refuses and how, and that a stopped run leaves nothing behind."""
+"""Command line: outputs, refusals, and stopped runs that leave no files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polydraft.modalities.image.result import encode_image
 from ...embedded import image_token_count
 from ..command_line import ENVIRONMENT, ROOT, assert_refused, run
 
-LONG = 600  # seconds that nothing here takes, however busy the machine is
+LONG = 600  # Timeout in seconds, far above what any test takes.
 PROMPT = "a cat above a star on a navy background"
 
 
@@ -70,7 +70,7 @@ def test_methods_name_guarantee_needs_and_paper() -> None:
     assert all(name in table for name in found) and "a drafter of kind lm" in " ".join(table.split())
 
 
-def test_models_tell_what_they_can_draw() -> None:
+def test_models_lists_generated_kinds() -> None:
     assert "tiny-image" in run("models").stdout
     text = run("models", "tiny-image").stdout
     assert all(word in text for word in ("panda", "navy", "to the left of", "three", "jacobi", "temperature"))
@@ -82,7 +82,7 @@ def test_models_refuses_an_unknown_name() -> None:
     assert_refused(run("models", "tiny-imge"), "tiny-imge")
 
 
-# --- drawing
+# --- image generation
 
 
 def test_image_writes_picture_and_one_line(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_image_writes_picture_and_one_line(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["cat.png"]
 
 
-def test_several_prompts_become_one_batch(tmp_path: Path) -> None:
+def test_image_several_prompts_form_one_batch(tmp_path: Path) -> None:
     done = run("image", PROMPT, "two frogs on a blue background", "--n", "2", "--seed", "1,2", "--seed", "7",
                "--seed", "9", "-o", tmp_path / "sheet.webp", "--json")  # fmt: skip
     assert done.exit_code == 0, done.stderr
@@ -108,7 +108,7 @@ def test_several_prompts_become_one_batch(tmp_path: Path) -> None:
         assert picture.size == (260, 260)
 
 
-def test_numbered_output_is_a_file_a_picture_and_a_sheet_if_asked(tmp_path: Path) -> None:
+def test_image_numbered_output_writes_images_and_sheet(tmp_path: Path) -> None:
     done = run("image", "a photo of a blue cat on grass", "--n", "2", "-o", tmp_path / "x-{i}.jpg", "--sheet", "--json")
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
@@ -141,7 +141,7 @@ def test_redraw_fetches_no_model_that_a_file_names(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path) == ["x.png"]
 
 
-def test_compare_says_speedup_and_identity_and_draws_the_map(tmp_path: Path) -> None:
+def test_image_compare_reports_speedup_identity_and_map(tmp_path: Path) -> None:
     done = run("image", PROMPT, "-o", tmp_path / "cat.png", "--map", tmp_path / "map.png", "--compare", "--json")
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
@@ -159,13 +159,13 @@ def test_compare_prints_a_second_line(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 2 and "S " in done.stdout and "the same tokens" in done.stdout
 
 
-def test_a_broken_promise_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_compare_violated_guarantee_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "same", lambda result, plain: False)
     done = run("image", PROMPT, "-o", tmp_path / "cat.png", "--compare")
     assert done.exit_code == 1 and "other tokens" in done.stdout and "promise" in done.stderr
 
 
-# --- what is refused
+# --- refusals
 
 BAD = {
     "empty prompt": ([""], "prompt"),
@@ -200,7 +200,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_sentence_and_no_file(name: str, tmp_path: Path) -> None:
+def test_image_invalid_input_one_sentence_no_file(name: str, tmp_path: Path) -> None:
     arguments, word = BAD[name]
     assert_refused(run("image", *arguments, "-o", tmp_path / "x.png"), word)
     assert os.listdir(tmp_path) == []
@@ -215,7 +215,7 @@ def test_method_without_its_drafter_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["bare"]
 
 
-def test_a_head_of_another_target_is_refused(tmp_path: Path) -> None:
+def test_method_drafter_of_another_target_is_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(ROOT / "assets" / "models" / "tiny-image", model)
     config = json.loads((model / "target" / "config.json").read_text())
@@ -241,7 +241,7 @@ def test_unwritable_output_is_refused_before_the_model_loads(
     assert os.listdir(tmp_path) == ["folder.png"]
 
 
-def test_a_method_is_refused_before_the_model_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_method_is_refused_before_model_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("the model was loaded"))
     for method in ("warp", "coupled", "pld+lenience"):
         assert_refused(run("image", PROMPT, "--method", method, "-o", tmp_path / "x.png"), method.split("+")[-1])
@@ -274,12 +274,12 @@ def test_training_refuses_an_unknown_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_stops_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_stops_and_leaves_no_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "polydraft", "image", PROMPT, "--n", "8", "--no-speculative"]
     process = subprocess.Popen(
         [*command, "-o", str(tmp_path / "x.png"), "--map", str(tmp_path / "map.png")], env=ENVIRONMENT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # A background shell ignores it.
     )  # fmt: skip
     assert process.stderr is not None and process.stdout is not None
     try:
@@ -299,7 +299,7 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path: Path) -> None:
 # --- doctor
 
 
-def test_doctor_finds_this_machine_fit() -> None:
+def test_doctor_passes_on_this_machine() -> None:
     done = run("doctor", "--json")
     report = json.loads(done.stdout)
     assert done.exit_code == 0 and report["fit"], report
@@ -325,7 +325,7 @@ def test_doctor_names_a_torchaudio_that_cannot_import(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("quiet", "status", "says"), [(True, "ok", "undisturbed"), (False, "warning", "fewer")])
-def test_doctor_tells_of_neighbours(quiet: bool, status: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_busy_cores(quiet: bool, status: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polydraft.core.model.threads.has_free_cores", lambda threads: quiet)
     monkeypatch.setattr("polydraft.core.model.threads.cgroup_quota", lambda: 1.5)
     check = doctor.check_threads()
@@ -333,14 +333,14 @@ def test_doctor_tells_of_neighbours(quiet: bool, status: str, says: str, monkeyp
     assert says in check.detail and "up to 1 a pass" in check.detail and "1.5" in check.detail
 
 
-def test_doctor_names_what_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_missing_or_outdated_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.1")
     assert doctor.check_package("numpy").status == doctor.BROKEN
     monkeypatch.setitem(doctor.IMPORT_NAMES, "numpy", "no_such_numpy")
     assert "cannot be imported" in doctor.check_package("numpy").detail
 
 
-def test_doctor_wants_what_the_package_declares() -> None:
+def test_doctor_versions_match_declared_dependencies() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     least = dict(line.split(",")[0].split(">=") for line in declared)
     assert {name: least[name] for name in doctor.LEAST_VERSIONS} == doctor.LEAST_VERSIONS

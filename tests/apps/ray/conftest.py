@@ -1,4 +1,4 @@
-"""A Ray cluster of two local nodes with one core each, and the service on it; all of it ends with the tests."""
+"""Fixtures for a Ray cluster of two local nodes with one core each, and the service on it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[None]:
-    """Two nodes; this process is connected to them."""
+    """Start two nodes and connect this process to them."""
     before = dict(os.environ)
-    os.environ.update(ENVIRONMENT)  # read when Ray is imported, and by every process it starts
+    os.environ.update(ENVIRONMENT)  # Ray reads them on import, and so does every process it starts.
     quiet()
     import ray
     from ray.cluster_utils import Cluster
@@ -44,7 +44,7 @@ def nodes() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def farm(nodes: None) -> Iterator[Farm]:
-    """The service with two replicas."""
+    """Serve with two replicas."""
     serving = Farm({"replicas": 2, "rows": 2, "max_queue": 4})
     try:
         yield serving

@@ -1,4 +1,4 @@
-"""The service on a cluster that is there, and what tests ask of it."""
+"""Client of the service on a running cluster, for tests."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from polydraft.apps.ray.ingress import NAME, REPLICA, application
 
-LONG = 120  # seconds that nothing here takes, however slow the machine is
+LONG = 120  # Timeout in seconds, far above what any test takes.
 LOOPBACK = "127.0.0.1"
 OBJECTS = 80 * 2**20  # bytes of shared memory a node; Ray takes no less
 T = TypeVar("T")
 
 
 class Farm:
-    """url: of Serve's proxy. given: settings."""
+    """Service on the running cluster; `url` is the address of Serve's proxy and `given` are the server settings."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         from ray import serve
@@ -34,45 +34,45 @@ class Farm:
         self.deploy(given)
 
     def deploy(self, given: dict[str, Any]) -> None:
-        """Run with these settings, instead of others."""
+        """Deploy the service with these settings, replacing an earlier deployment."""
         from ray import serve
 
         serve.run(application(given | {"log_level": "error"}), name=NAME, route_prefix="/")
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        self.until(lambda: self.http.get("/ready").status_code == 200)
+        self.wait_for(lambda: self.http.get("/ready").status_code == 200)
 
     def client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=LONG, **options)
 
     def replicas(self) -> dict[int, dict[str, Any]]:
-        """What replicas say of themselves, by process; each call asks one, so some may be missing."""
+        """Return the counts of replicas by process id; each call reaches one replica, so some may be missing."""
         from ray import serve
 
         handle = serve.get_deployment_handle(REPLICA, app_name=NAME)
-        said = [handle.counts.remote() for _ in range(4)]
-        return {one["process"]: one for one in (each.result(timeout_s=LONG) for each in said)}
+        responses = [handle.counts.remote() for _ in range(4)]
+        return {one["process"]: one for one in (each.result(timeout_s=LONG) for each in responses)}
 
-    def until(self, found: Callable[[], T]) -> T:
-        """Ask until there is something."""
+    def wait_for(self, condition: Callable[[], T]) -> T:
+        """Poll `condition` until it returns something true, and return that."""
         end = time.monotonic() + LONG
-        while not (there := found()):
+        while not (result := condition()):
             assert time.monotonic() < end, "it did not come"
             time.sleep(0.05)
-        return there
+        return result
 
     def outcomes(self) -> dict[str, float]:
-        """Of requests, by the front's numbers."""
-        found: dict[str, float] = {}
+        """Return the number of requests by outcome from the front's metrics."""
+        counts: dict[str, float] = {}
         for family in text_string_to_metric_families(self.http.get("/metrics").text):
             for sample in family.samples:
                 if sample.name == "polydraft:requests_total":
                     outcome = sample.labels["outcome"]
-                    found[outcome] = found.get(outcome, 0) + sample.value
+                    counts[outcome] = counts.get(outcome, 0) + sample.value
                 if sample.name == "polydraft:admission_rejections_total":
-                    found["rejected"] = found.get("rejected", 0) + sample.value
-        return found
+                    counts["rejected"] = counts.get("rejected", 0) + sample.value
+        return counts
 
     def close(self) -> None:
         from ray import serve

@@ -1,4 +1,4 @@
-"""Batches over processes of two nodes: a worker killed at work, and the same lines and summary as one process makes."""
+"""Batches over workers of two nodes: results match one process, even if a worker is killed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..command_line import run
 from .farm import LONG
 
 pytestmark = pytest.mark.cluster
-TIMES = ("seconds", "speedup", "tokens_per_second", "prefill_ms")  # what no two runs have in common
+TIMES = ("seconds", "speedup", "tokens_per_second", "prefill_ms")  # Fields that differ between runs.
 PROMPTS = ("a cat", "two frogs on a blue background", "a panda", "a rocket", "a cat to the left of a rocket", "a moon")
 
 
-def working(title: str) -> list[int]:
-    """Processes of this cluster that are at work at something of this title."""
+def worker_processes(title: str) -> list[int]:
+    """Return the ids of this cluster's processes whose title contains `title`."""
     token = os.environ["RAY_AUTH_TOKEN"].encode()
     found = []
     for place in Path("/proc").iterdir():
@@ -36,15 +36,15 @@ def working(title: str) -> list[int]:
 
 
 @contextmanager
-def one_is_killed(journal: Path, title: str, lines: int) -> Iterator[list[int]]:
-    """Kills a process at work as soon as there are so many lines."""
+def kill_one_worker(journal: Path, title: str, lines: int) -> Iterator[list[int]]:
+    """Kill one worker process as soon as the journal has `lines` lines."""
     killed: list[int] = []
-    over = threading.Event()
+    stopping = threading.Event()
 
     def watch() -> None:
         end = time.monotonic() + LONG
-        while not over.wait(0.005) and time.monotonic() < end:
-            if journal.exists() and journal.read_bytes().count(b"\n") >= lines and (found := working(title)):
+        while not stopping.wait(0.005) and time.monotonic() < end:
+            if journal.exists() and journal.read_bytes().count(b"\n") >= lines and (found := worker_processes(title)):
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])
                 return
@@ -54,7 +54,7 @@ def one_is_killed(journal: Path, title: str, lines: int) -> Iterator[list[int]]:
     try:
         yield killed
     finally:
-        over.set()
+        stopping.set()
         watching.join(LONG)
 
 
@@ -62,18 +62,18 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def timeless(value: Any) -> Any:
-    """Without what depends on the clock."""
+def without_times(value: Any) -> Any:
+    """Return a copy of `value` without entries that depend on the clock."""
     if isinstance(value, dict):
         return {
-            name: timeless(each) for name, each in value.items() if not any(time in name for time in TIMES)
+            name: without_times(each) for name, each in value.items() if not any(time in name for time in TIMES)
         }  # fmt: skip
-    return [timeless(each) for each in value] if isinstance(value, list) else value
+    return [without_times(each) for each in value] if isinstance(value, list) else value
 
 
 def by_id(records: list[dict[str, Any]]) -> dict[str, Any]:
     assert len({record["id"] for record in records}) == len(records), "something was written down twice"
-    return {record["id"]: timeless(record) for record in records}
+    return {record["id"]: without_times(record) for record in records}
 
 
 def vlm(out: Path, *more: str) -> Any:
@@ -82,18 +82,20 @@ def vlm(out: Path, *more: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_questions_with_a_worker_killed_give_one_process_summary(nodes: None, tmp_path: Path) -> None:
+def test_vlm_batch_killed_worker_summary_matches_one_process(nodes: None, tmp_path: Path) -> None:
     alone = vlm(tmp_path / "alone")
     journal = tmp_path / "spread" / "samples.jsonl"
-    with one_is_killed(journal, "ray::Asker.do", 5) as killed:
+    with kill_one_worker(journal, "ray::Asker.do", 5) as killed:
         spread = vlm(tmp_path / "spread", "--ray", "--workers", "2")
     assert len(killed) == 1
-    assert timeless(spread) == timeless(alone) and spread["failed"] == 0 and spread["rows"][0]["samples"] == 24
+    assert (
+        without_times(spread) == without_times(alone) and spread["failed"] == 0 and spread["rows"][0]["samples"] == 24
+    )
     assert by_id(lines(journal)) == by_id(lines(tmp_path / "alone" / "samples.jsonl"))
 
 
-def test_jobs_with_a_worker_killed_are_those_of_one_process_and_not_done_again(nodes: None, tmp_path: Path) -> None:
-    fixed = {"method": "jacobi(window=16)"}  # what is drafted by default is fitted to measured times
+def test_jobs_killed_worker_match_one_process_and_resume(nodes: None, tmp_path: Path) -> None:
+    fixed = {"method": "jacobi(window=16)"}  # The default method is tuned to measured times.
     jobs = [
         *(
             fixed | {"modality": "image", "id": f"p{place}", "prompt": text, "seed": place}
@@ -106,19 +108,19 @@ def test_jobs_with_a_worker_killed_are_those_of_one_process_and_not_done_again(n
     path.write_text("".join(json.dumps(job) + "\n" for job in jobs))
     one, many = tmp_path / "one", tmp_path / "many"
     alone = run("batch", "run", path, "--out", one, "--json")
-    with one_is_killed(many / "results.jsonl", "ray::JobWorker.do", 2) as killed:
+    with kill_one_worker(many / "results.jsonl", "ray::JobWorker.do", 2) as killed:
         spread = run("batch", "run", path, "--out", many, "--json", "--ray", "--workers", "2")
-    assert len(killed) == 1 and alone.exit_code == spread.exit_code == 1  # of the bad one
+    assert len(killed) == 1 and alone.exit_code == spread.exit_code == 1  # The bad job fails.
     assert by_id(json.loads(spread.stdout)["jobs"]) == by_id(json.loads(alone.stdout)["jobs"])
     assert by_id(lines(many / "results.jsonl")) == by_id(lines(one / "results.jsonl"))
     for file in one.glob("[ps]*.*"):
         assert file.read_bytes() == (many / file.name).read_bytes(), file.name
     again = run("batch", "run", path, "--out", many, "--json", "--ray")
-    assert again.exit_code == 1 and len(lines(many / "results.jsonl")) == len(jobs) + 1  # the bad one is tried again
+    assert again.exit_code == 1 and len(lines(many / "results.jsonl")) == len(jobs) + 1  # The bad job is retried.
 
 
 class Deadly:
-    """Dies of one item, every time."""
+    """Worker that one item kills, every time."""
 
     def do(self, item: int) -> int:
         if item == 2:
@@ -126,7 +128,7 @@ class Deadly:
         return 10 * item
 
 
-def test_what_kills_every_process_is_given_up_and_the_rest_is_done(nodes: None) -> None:
+def test_crew_item_that_kills_workers_is_lost(nodes: None) -> None:
     from polydraft.apps.ray.crew import Crew, Lost
 
     came = dict(Crew(Deadly, (), 2, cpus=0.5).run(range(5)))

@@ -1,4 +1,4 @@
-"""The shutdown of `serve --ray` without a cluster: what is asked of Serve, in which order, whatever notes become."""
+"""Shutdown of `serve --ray` without a cluster: order of the calls to Serve, with a working or a broken log."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.run import StopSignals, unfailing
 from polydraft.apps.server.settings import ServerSettings
 
-LONG = 60.0  # seconds that nothing here takes
+LONG = 60.0  # Timeout in seconds, far above what any test takes.
 
 
 class Response:
-    """What Serve hands out for a call: done when `event` is set."""
+    """Response of a Serve call, complete when `event` is set."""
 
     def __init__(self, event: threading.Event, error: Exception | None = None) -> None:
         self.event, self.error = event, error
@@ -34,7 +34,7 @@ class Response:
 
 
 class Serve:
-    """Stands for `ray.serve` with a front; calls: what was asked of both, in order."""
+    """Stand-in for `ray.serve` with a front; `calls` records the calls of both in order."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.calls: list[str] = []
@@ -43,7 +43,7 @@ class Serve:
 
     def remote(self, seconds: float) -> Response:
         self.calls.append(f"drain {seconds:g}")
-        return Response(self.finished, self.error) if seconds else Response(done())
+        return Response(self.finished, self.error) if seconds else Response(set_event())
 
     def get_deployment_handle(self, name: str, app_name: str) -> Any:
         return self
@@ -58,7 +58,7 @@ class Serve:
         self.calls.append("shutdown")
 
 
-def done() -> threading.Event:
+def set_event() -> threading.Event:
     event = threading.Event()
     event.set()
     return event
@@ -73,19 +73,19 @@ def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it did not come")
 
 
-def test_signal_with_broken_notes_drains_the_front_before_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_with_broken_log_drains_before_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "application", lambda given: None)
     monkeypatch.setattr(process, "wait_ready", lambda where, stop: None)
-    serve, signals, told = Serve(), StopSignals(threading.Event), []
+    serve, signals, lines = Serve(), StopSignals(threading.Event), []
 
     def broken(line: str) -> None:
-        told.append(line)
+        lines.append(line)
         raise BrokenPipeError("nobody reads")
 
     arguments = (serve, ServerSettings(drain=LONG), "http://127.0.0.1:1", 1, signals, unfailing(broken))
     hosting = threading.Thread(target=host, args=arguments, daemon=True)
     hosting.start()
-    until(lambda: told[-1:] == ["listening on http://127.0.0.1:1"])
+    until(lambda: lines[-1:] == ["listening on http://127.0.0.1:1"])
     signals.take("SIGTERM")
     until(lambda: "drain 60" in serve.calls)
     assert "shutdown" not in serve.calls and hosting.is_alive()
@@ -94,7 +94,7 @@ def test_signal_with_broken_notes_drains_the_front_before_shutdown(monkeypatch: 
     assert serve.calls == ["start", "run", "drain 60", "shutdown"]
 
 
-def test_second_signal_cancels_what_is_under_way() -> None:
+def test_second_signal_cancels_running_requests() -> None:
     serve, signals = Serve(), StopSignals(threading.Event)
     signals.take("SIGTERM")
     draining = threading.Thread(target=drain, args=(serve, LONG, signals, print), daemon=True)
@@ -105,28 +105,28 @@ def test_second_signal_cancels_what_is_under_way() -> None:
     assert serve.calls == ["drain 60", "drain 0"] and not draining.is_alive()
 
 
-def test_front_that_is_gone_ends_the_drain() -> None:
-    told: list[str] = []
-    drain(Serve(RuntimeError("gone")), LONG, StopSignals(threading.Event), told.append)
-    assert "RuntimeError" in told[0]
+def test_lost_front_ends_the_drain() -> None:
+    lines: list[str] = []
+    drain(Serve(RuntimeError("gone")), LONG, StopSignals(threading.Event), lines.append)
+    assert "RuntimeError" in lines[0]
 
 
-def test_front_waits_for_work_and_for_answers() -> None:
-    """An answer whose work is done is still being sent."""
+def test_front_drain_waits_for_requests_and_responses() -> None:
+    """Drain while a response is still being sent although its request has finished."""
 
     async def test() -> None:
-        engine, go, begun = ServerEngine(), asyncio.Event(), asyncio.Event()
+        engine, go, started = ServerEngine(), asyncio.Event(), asyncio.Event()
         engine.worker.begin = lambda *given: None  # type: ignore[method-assign]
         engine.model = lambda *given: Anything()  # type: ignore[method-assign,assignment,return-value]
         handle = engine.submit("any", "speech", {})
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            begun.set()
+            started.set()
             await go.wait()
 
         named = Named(app)
         answering = asyncio.create_task(named({"type": "http", "headers": []}, None, None))  # type: ignore[arg-type]
-        await begun.wait()
+        await started.wait()
         draining = asyncio.create_task(drained(named, engine, LONG))
         while not engine.draining:
             await asyncio.sleep(0)
@@ -140,7 +140,7 @@ def test_front_waits_for_work_and_for_answers() -> None:
 
 
 class Anything:
-    """Stands where a model does."""
+    """Stand-in for a model."""
 
     name, pipe = "any", None
 

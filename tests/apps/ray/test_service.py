@@ -1,6 +1,6 @@
 """The official client against replicas on two nodes: three calls, streams, disconnects, a full queue, a killed replica.
 
-Every answer is compared with what the pipeline makes of the same seed in this process.
+Every answer is compared with the pipeline's result for the same seed in this process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from polydraft.modalities.loading import load
 from polydraft.modalities.speech.result import to_pcm16
 
 from ...embedded import image_token_count
-from ..server.reading import PROMPT, QUESTION, SENTENCES, asked, events, picture
+from ..server.reading import PROMPT, QUESTION, SENTENCES, events, picture, question_messages
 from .farm import LONG, Farm
 
 pytestmark = pytest.mark.cluster
@@ -31,12 +31,12 @@ LONGER = " ".join([SENTENCES] * 4)
 
 
 @cache
-def spoken(text: str, seed: int) -> bytes:
+def expected_audio(text: str, seed: int) -> bytes:
     return to_pcm16(load("tiny-speech")(text, voice="slt", seed=seed).audio)
 
 
 @cache
-def drawn(seed: int) -> bytes:
+def expected_image(seed: int) -> bytes:
     return load("tiny-image")(PROMPT, seed=seed).image.tobytes()
 
 
@@ -46,7 +46,7 @@ def scene() -> Image.Image:
 
 
 @cache
-def answered(seed: int) -> str:
+def expected_answer(seed: int) -> str:
     return load("tiny-vlm")(scene(), QUESTION, seed=seed, max_new_tokens=48).text
 
 
@@ -56,40 +56,42 @@ def speak(client: openai.OpenAI, text: str, seed: int, **more: Any) -> Any:
     )
 
 
-def test_three_calls(farm: Farm) -> None:
+def test_openai_client_results_match_the_pipelines(farm: Farm) -> None:
     client = farm.client(max_retries=0)
     assert {model.id for model in client.models.list()} == {"tiny-image", "tiny-speech", "tiny-vlm"}
     answer = client.images.generate(prompt=PROMPT, extra_body={"seed": 3})
-    assert picture(answer.data[0].b64_json).tobytes() == drawn(3)
+    assert picture(answer.data[0].b64_json).tobytes() == expected_image(3)
     assert answer.metrics["speculative_decoding"]["tokens"] == image_token_count()
-    assert speak(client, SENTENCES, 5).content == spoken(SENTENCES, 5)
-    said = client.chat.completions.create(model="tiny-vlm", messages=asked(scene()), seed=7, max_tokens=48)
-    assert said.choices[0].message.content == answered(7)
-    assert said.usage.completion_tokens > 0
+    assert speak(client, SENTENCES, 5).content == expected_audio(SENTENCES, 5)
+    completion = client.chat.completions.create(
+        model="tiny-vlm", messages=question_messages(scene()), seed=7, max_tokens=48
+    )
+    assert completion.choices[0].message.content == expected_answer(7)
+    assert completion.usage.completion_tokens > 0
 
 
-def test_three_streams(farm: Farm) -> None:
+def test_streamed_responses_match_the_pipelines(farm: Farm) -> None:
     client = farm.client(max_retries=0)
     drawing = client.images.generate(prompt=PROMPT, stream=True, partial_images=2, extra_body={"seed": 3})
     *parts, whole = list(drawing)
     assert [part.type for part in parts] == ["image_generation.partial_image"] * 2
     assert picture(parts[0].b64_json).size == picture(whole.b64_json).size
-    assert picture(parts[0].b64_json).tobytes() != picture(whole.b64_json).tobytes() == drawn(3)
+    assert picture(parts[0].b64_json).tobytes() != picture(whole.b64_json).tobytes() == expected_image(3)
     body = {"input": SENTENCES, "voice": "slt", "response_format": "pcm", "seed": 5}
     with farm.http.stream("POST", "/v1/audio/speech", json=body) as speech:
         pieces = list(speech.iter_raw())
-    assert b"".join(pieces) == spoken(SENTENCES, 5) and len(pieces) > 1
+    assert b"".join(pieces) == expected_audio(SENTENCES, 5) and len(pieces) > 1
     chunks = list(
         client.chat.completions.create(
-            model="tiny-vlm", messages=asked(scene()), seed=7, max_tokens=48, stream=True,
+            model="tiny-vlm", messages=question_messages(scene()), seed=7, max_tokens=48, stream=True,
             stream_options={"include_usage": True},
         )
     )  # fmt: skip
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == answered(7)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == expected_answer(7)
     assert len(chunks) > 4 and chunks[-1].usage.completion_tokens > 0
 
 
-def test_errors_are_those_of_the_service(farm: Farm) -> None:
+def test_errors_match_the_single_process_server(farm: Farm) -> None:
     client = farm.client(max_retries=0)
     for kind, status, call in (
         ("model_not_found", 404, lambda: client.images.generate(model="none", prompt=PROMPT)),
@@ -103,35 +105,35 @@ def test_errors_are_those_of_the_service(farm: Farm) -> None:
     assert len(answer.headers.get_list("x-request-id")) == 1
 
 
-def test_what_became_of_a_request_is_told_by_its_id(farm: Farm) -> None:
+def test_request_state_is_reported_by_id(farm: Farm) -> None:
     answer = farm.http.post("/v1/audio/speech", json={"input": "Yes.", "seed": 1, "response_format": "flac"})
-    told = farm.http.get(f"/v1/requests/{answer.headers['x-request-id']}")
-    assert told.json()["state"] == "done" and told.json()["metrics"]["speculative_decoding"]["tokens"] > 0
+    response = farm.http.get(f"/v1/requests/{answer.headers['x-request-id']}")
+    assert response.json()["state"] == "done" and response.json()["metrics"]["speculative_decoding"]["tokens"] > 0
 
 
-def test_who_leaves_frees_the_row(farm: Farm) -> None:
+def test_disconnected_client_frees_the_row(farm: Farm) -> None:
     before = farm.outcomes().get("cancelled", 0)
-    gone = sum(one["outcomes"].get("cancelled", 0) for one in farm.until(lambda: both(farm)).values())
+    gone = sum(one["outcomes"].get("cancelled", 0) for one in farm.wait_for(lambda: both_replicas(farm)).values())
     body = {"input": LONGER, "voice": "slt", "response_format": "pcm", "seed": 5, "speculative": False}
     with httpx.stream("POST", f"{farm.url}/v1/audio/speech", json=body, timeout=LONG) as speech:
         next(speech.iter_raw())
-    farm.until(lambda: farm.outcomes().get("cancelled", 0) == before + 1)
+    farm.wait_for(lambda: farm.outcomes().get("cancelled", 0) == before + 1)
 
-    def freed() -> bool:
-        there = both(farm)
+    def is_freed() -> bool:
+        there = both_replicas(farm)
         ended = sum(one["outcomes"].get("cancelled", 0) for one in there.values())
         return ended == gone + 1 and not any(one["under_way"] for one in there.values())
 
-    farm.until(freed)
+    farm.wait_for(is_freed)
 
 
-def both(farm: Farm) -> dict[int, dict[str, Any]]:
-    """Both replicas, or nothing if one was not met."""
+def both_replicas(farm: Farm) -> dict[int, dict[str, Any]]:
+    """Return the counts of both replicas, or nothing if a call did not reach one of them."""
     there = farm.replicas()
     return there if len(there) == 2 else {}
 
 
-def test_a_full_queue_is_told_and_retries_succeed(farm: Farm) -> None:
+def test_full_queue_is_reported_and_retries_succeed(farm: Farm) -> None:
     client = farm.client(max_retries=40)
     before = farm.outcomes()
 
@@ -140,54 +142,54 @@ def test_a_full_queue_is_told_and_retries_succeed(farm: Farm) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(draw, (3, 3, 3, 3)))
-    assert all(picture(answer.data[0].b64_json).tobytes() == drawn(3) for answer in answers)
+    assert all(picture(answer.data[0].b64_json).tobytes() == expected_image(3) for answer in answers)
     after = farm.outcomes()
     assert after["done"] == before["done"] + 4 and after["rejected"] > before["rejected"]
 
 
-def test_a_killed_replica_loses_its_requests_and_a_retry_is_the_same(farm: Farm) -> None:
+def test_killed_replica_fails_requests_and_retry_matches(farm: Farm) -> None:
     failed = farm.outcomes().get("failed", 0)
     killed: list[int] = []
 
-    whole = in_the_middle(farm, lambda: chat_plainly(farm), killed)
+    whole = kill_replica_during(farm, lambda: chat_without_streaming(farm), killed)
     assert whole == load("tiny-vlm")(scene(), QUESTION, seed=7, max_new_tokens=200, min_new_tokens=200).text
     assert farm.outcomes()["failed"] > failed and killed
 
 
-def chat_plainly(farm: Farm) -> str:
-    """A long answer that takes a while, and is not streamed."""
+def chat_without_streaming(farm: Farm) -> str:
+    """Return a long answer that is not streamed."""
     return farm.client(max_retries=10).chat.completions.create(
-        model="tiny-vlm", messages=asked(scene()), seed=7, max_tokens=200,
+        model="tiny-vlm", messages=question_messages(scene()), seed=7, max_tokens=200,
         extra_body={"min_tokens": 200, "speculative": False},
     ).choices[0].message.content  # fmt: skip
 
 
-def in_the_middle(farm: Farm, ask: Callable[[], Any], killed: list[int]) -> Any:
-    """What `ask` comes to, whose replica is killed as soon as it is at work."""
+def kill_replica_during(farm: Farm, ask: Callable[[], Any], killed: list[int]) -> Any:
+    """Return the result of `ask`, killing its replica as soon as it starts to work."""
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(ask)
-        killed.append(farm.until(lambda: next((who for who, one in farm.replicas().items() if one["under_way"]), 0)))
+        killed.append(farm.wait_for(lambda: next((who for who, one in farm.replicas().items() if one["under_way"]), 0)))
         os.kill(killed[0], signal.SIGKILL)
         return asking.result(LONG)
 
 
-def test_a_stream_whose_replica_is_killed_ends_with_an_error(farm: Farm) -> None:
-    farm.until(lambda: both(farm))
+def test_stream_of_killed_replica_ends_with_error(farm: Farm) -> None:
+    farm.wait_for(lambda: both_replicas(farm))
     body = {
-        "model": "tiny-vlm", "messages": asked(scene()), "seed": 7, "max_tokens": 200, "min_tokens": 200,
+        "model": "tiny-vlm", "messages": question_messages(scene()), "seed": 7, "max_tokens": 200, "min_tokens": 200,
         "speculative": False, "stream": True,
     }  # fmt: skip
     with farm.http.stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = answer.iter_lines()
         text = next(lines)
-        os.kill(farm.until(lambda: next((who for who, one in farm.replicas().items() if one["under_way"]), 0)), 9)
+        os.kill(farm.wait_for(lambda: next((who for who, one in farm.replicas().items() if one["under_way"]), 0)), 9)
         text += "\n" + "\n".join(lines)
     *_, last = events(text)
     assert last["error"]["code"] == "replica_lost"
 
 
-def test_signal_in_an_answer_drains_with_ray_unread() -> None:
-    """A process of its own on a cluster of its own, whose standard error nobody reads any more."""
+def test_signal_during_response_drains_with_stderr_closed() -> None:
+    """Start a separate process with its own cluster, and close its standard error."""
     command = [sys.executable, "-m", "polydraft", "serve", "--ray", "--port", "0", "--speech", "tiny-speech"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "POLYDRAFT_"))}
     body = {"input": LONGER, "voice": "slt", "response_format": "pcm", "seed": 5, "speculative": False}
@@ -197,8 +199,8 @@ def test_signal_in_an_answer_drains_with_ray_unread() -> None:
         process.stderr.close()
         with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=LONG) as answer:
             pieces = answer.iter_bytes()
-            heard = [next(pieces)]
+            received = [next(pieces)]
             process.send_signal(signal.SIGTERM)
-            heard += pieces
-        assert b"".join(heard) == spoken(LONGER, 5)
+            received += pieces
+        assert b"".join(received) == expected_audio(LONGER, 5)
         assert process.wait(LONG) == 0

@@ -1,4 +1,4 @@
-"""What crosses between processes comes back as it was, is plain data, and is small."""
+"""Serialisation between processes: values round-trip unchanged, as plain data of small size."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from polydraft.modalities.speech.request import SpeechProgress
 from polydraft.modalities.vlm.request import ChatProgress
 
 
-def crossed(value: Any) -> Any:
-    """As it is on the other side."""
+def round_trip(value: Any) -> Any:
+    """Return `value` after packing, pickling and unpacking."""
     return wire.unpack(pickle.loads(pickle.dumps(wire.pack(value))))
 
 
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        alike = one.dtype == other.dtype and one.isnan().equal(other.isnan())
-        return alike and one.nan_to_num().equal(other.nan_to_num())
+        is_equal = one.dtype == other.dtype and one.isnan().equal(other.isnan())
+        return is_equal and one.nan_to_num().equal(other.nan_to_num())
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, Image.Image):
@@ -48,28 +48,28 @@ def noise(size: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(3).integers(0, 256, (size, size, 3), np.uint8))
 
 
-def test_results_of_every_modality_come_back() -> None:
-    drawn = load("tiny-image")("a cat", n=2, seed=3)
-    said = load("tiny-speech")("Yes.", seed=3)
-    answered = load("tiny-vlm")(drawn.image, "What is it?", seed=3, max_new_tokens=8)
-    for result in (drawn, said, answered):
-        assert same(result, crossed(result)) and not same(result, said) or result is said
+def test_results_of_every_modality_round_trip() -> None:
+    image = load("tiny-image")("a cat", n=2, seed=3)
+    speech = load("tiny-speech")("Yes.", seed=3)
+    answer = load("tiny-vlm")(image.image, "What is it?", seed=3, max_new_tokens=8)
+    for result in (image, speech, answer):
+        assert same(result, round_trip(result)) and not same(result, speech) or result is speech
 
 
-def test_what_is_compared_is_compared() -> None:
+def test_equality_helper_detects_differences() -> None:
     assert not same(torch.ones(2), torch.ones(2, dtype=torch.long))
     assert not same(noise(4), Image.new("RGB", (4, 4))) and not same([1], [2]) and not same((1,), [1])
 
 
 @pytest.mark.parametrize("value", [0, -1, 32767, -32768, 32768, -32769, 2**31 - 1, 2**31, -(2**40)])
-def test_whole_numbers_are_sent_in_the_fewest_bytes_that_hold_them(value: int) -> None:
+def test_integer_tensors_use_smallest_sufficient_dtype(value: int) -> None:
     tensor = torch.tensor([[value, 0]])
-    assert same(tensor, crossed(tensor))
+    assert same(tensor, round_trip(tensor))
     bits = 16 if -(2**15) <= value < 2**15 else 32 if -(2**31) <= value < 2**31 else 64
     assert wire.pack(tensor)[2].dtype == f"int{bits}"
 
 
-def test_news_and_arguments_come_back() -> None:
+def test_progress_and_arguments_round_trip() -> None:
     sound = np.linspace(-1, 1, 7, dtype=np.float32)
     arguments = {
         "image": None, "seed": 2**53 - 1, "top_p": 0.5, "speculative": True,
@@ -78,8 +78,8 @@ def test_news_and_arguments_come_back() -> None:
     stats = DecodeStats("ar", "identical", 3, 2, accepted_at=Counter({1: 2}))
     speech = SpeechProgress(sound, 24000, 0, 5, 5, 2, committed_at=torch.tensor([1, 1, 2]), expected=9, seconds=0.5)
     for value in (speech, ChatProgress(["a"], 1, 9, 1, 0.25), stats, (1, "a"), [], {}, None):
-        assert same(value, crossed(value))
-    back = crossed(arguments)
+        assert same(value, round_trip(value))
+    back = round_trip(arguments)
     picture = back["messages"][0]["content"][0].pop("image")
     assert same(arguments["messages"][0]["content"][0].pop("image"), picture) and back == arguments  # type: ignore
 
@@ -87,7 +87,7 @@ def test_news_and_arguments_come_back() -> None:
 @pytest.mark.parametrize(
     "nothing", [torch.full((2, 400), -1), torch.full((2, 400, 3), torch.nan)], ids=["ids", "latents"]
 )
-def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back(nothing: torch.Tensor) -> None:
+def test_image_progress_sends_only_new_tokens(nothing: torch.Tensor) -> None:
     sender, receiver = wire.Sender(), wire.Receiver()
     tokens, passes = nothing.clone(), torch.zeros(2, 400, dtype=torch.long)
     sizes, kept = [], []
@@ -99,16 +99,16 @@ def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back(nothing:
         packed = pickle.dumps(sender.pack(progress))
         sizes.append(len(packed))
         kept.append((progress, receiver.unpack(pickle.loads(packed))))
-    assert all(same(progress, back) for progress, back in kept)  # and earlier progress is not changed by later progress
+    assert all(same(progress, back) for progress, back in kept)  # Later progress does not change earlier progress.
     assert max(sizes[0], sizes[1], sizes[3]) < 900 < sizes[2]
 
 
-def test_what_does_not_belong_is_refused() -> None:
+def test_unsupported_types_are_refused() -> None:
     with pytest.raises(TypeError, match="object"):
         wire.pack({"a": [object()]})
 
 
-def test_errors_keep_their_kind_and_sentence_and_hide_what_nobody_expected() -> None:
+def test_errors_round_trip_and_unexpected_are_hidden() -> None:
     for error in (TooBusy("full; wait.", 7), PromptError("empty; write."), ReplicaLost("died; ask again.")):
         back = wire.error_of(*pickle.loads(pickle.dumps(wire.failure(error))))
         assert type(back) is type(error) and str(back) == str(error)

@@ -1,4 +1,4 @@
-"""Without the extra nothing of Ray is imported, and what needs it says so in one sentence."""
+"""Behaviour without the extra `ray`: Ray is not imported, and commands that need it name the extra."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ import polydraft.apps.ray.batch, polydraft.apps.ray.deployment, polydraft.apps.r
 """
 
 
-def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
+def test_ray_is_imported_only_on_request() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
 
 
-def test_commands_name_the_extra(without: None, tmp_path: Path) -> None:
+def test_commands_name_the_extra(without_ray: None, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(json.dumps(JOB) + "\n")
     out = tmp_path / "out"
@@ -51,7 +51,7 @@ def test_commands_name_the_extra(without: None, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_what_would_wait_for_ever_is_refused() -> None:
+def test_insufficient_cluster_resources_are_refused() -> None:
     enough({"CPU": 2.0}, 2, 0)
     with pytest.raises(InvalidArgument, match="3 cores .* has 2"):
         enough({"CPU": 2.0}, 3, 0)
@@ -59,7 +59,7 @@ def test_what_would_wait_for_ever_is_refused() -> None:
         enough({"CPU": 2.0}, 1, 1)
 
 
-def test_the_yaml_has_settings_that_exist() -> None:
+def test_serve_yaml_settings_exist() -> None:
     import yaml
 
     from polydraft.apps.ray import ingress

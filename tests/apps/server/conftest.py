@@ -1,4 +1,4 @@
-"""One live server for all tests here; models are loaded once."""
+"""Fixtures for one live server that all tests of this folder share; models are loaded once."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def live() -> Iterator[Live]:
 
 @pytest.fixture(scope="session")
 def client(live: Live) -> openai.OpenAI:
-    """The official client; it does not retry."""
+    """Return the official client, without retries."""
     return live.client(max_retries=0)

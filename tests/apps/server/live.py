@@ -1,4 +1,4 @@
-"""A live server in a thread of this process, on a free port of the loopback, with the embedded models."""
+"""Live server in a thread of this process, on a free loopback port, with the embedded models."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.listening import bound
 from polydraft.apps.server.settings import ServerSettings
 
-LONG = 120  # seconds that nothing here takes, however slow the machine is
+LONG = 120  # Timeout in seconds, far above what any test takes.
 MODELS = {"image": "tiny-image", "speech": "tiny-speech", "vlm": "tiny-vlm"}
 
 
 class Live:
-    """url: where it listens; engine: its engine, to be asked in its own loop by `do`."""
+    """Live server at `url`; `do` and `ask` reach its `engine` in the server's event loop."""
 
     def __init__(self) -> None:
         self.settings = ServerSettings(port=0, ui=False, rows=4, max_queue=16)
@@ -38,46 +38,46 @@ class Live:
         self.server = uvicorn.Server(config)
         self.serving = asyncio.run_coroutine_threadsafe(self.server._serve(sockets=[listening]), self.loop)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self.known: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
         self.http = httpx.Client(base_url=self.url, timeout=LONG)
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await something in the server's loop."""
+        """Await a coroutine in the server's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(LONG)
 
     def ask(self, function: Callable[[], Any]) -> Any:
-        """Call something in the server's loop."""
+        """Call a function in the server's event loop."""
 
-        async def called() -> Any:
+        async def call() -> Any:
             return function()
 
-        return self.do(called())
+        return self.do(call())
 
     def client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=LONG, **options)
 
-    def alone(self, modality: str, **arguments: Any) -> Any:
-        """What the pipeline makes of it with nobody else about; the same is made once."""
+    def run_pipeline(self, modality: str, **arguments: Any) -> Any:
+        """Return the pipeline's result for a single request, cached by its arguments."""
         pipe, key = self.engine.model(MODELS[modality]).pipe, f"{modality} {arguments}"
-        if key not in self.known or "Image" in key:  # pictures are told apart by where they lie
-            self.known[key] = self.do(self.engine.compute(lambda: pipe(**arguments)))
-        return self.known[key]
+        if key not in self.results or "Image" in key:  # The text of an image names its address only.
+            self.results[key] = self.do(self.engine.compute(lambda: pipe(**arguments)))
+        return self.results[key]
 
     def live_rows(self) -> int:
         return sum(group.live for group in self.engine.worker.groups.values())
 
-    def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds, asked between passes."""
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is checked between passes."""
 
-        async def waiting() -> None:
+        async def poll() -> None:
             while not await self.engine.compute(holds):
                 await asyncio.sleep(0.005)
 
-        self.do(asyncio.wait_for(waiting(), LONG))
+        self.do(asyncio.wait_for(poll(), LONG))
 
     @contextmanager
-    def held(self) -> Iterator[threading.Event]:
-        """Nothing is computed until the event is set, or the block is left."""
+    def pause_compute(self) -> Iterator[threading.Event]:
+        """Pause the compute thread until the event is set or the block is left."""
         go, reached = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -93,7 +93,7 @@ class Live:
 
     @contextmanager
     def limited(self, rows: int, queue: int) -> Iterator[None]:
-        """Admission of so many and no more."""
+        """Limit admission to `rows` running and `queue` waiting requests."""
         usual = self.engine.admission
 
         def use(limits: Admission) -> None:
@@ -103,7 +103,7 @@ class Live:
         try:
             yield
         finally:
-            self.until(lambda: not self.engine.handles)
+            self.wait_until(lambda: not self.engine.handles)
             self.ask(lambda: use(usual))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What tests read out of answers."""
+"""Helpers that build requests and parse responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polydraft.modalities.speech.result import to_pcm16
 PROMPT = "two frogs on a blue background"
 SENTENCES = "Good day. Is that right?"
 QUESTION = "Describe the picture."
-NAVY = Image.new("RGB", (128, 128), "navy")  # without a picture all answers are one sentence
+NAVY = Image.new("RGB", (128, 128), "navy")  # Without an image all answers are one sentence.
 
 
 def picture(b64_json: str) -> Image.Image:
@@ -25,12 +25,12 @@ def picture(b64_json: str) -> Image.Image:
 
 
 def samples(content: bytes) -> tuple[np.ndarray, int]:
-    """Of a sound file in any format that says what it is."""
+    """Return samples and sampling rate of an audio file with a header."""
     return soundfile.read(io.BytesIO(content), dtype="int16")
 
 
 def as_pcm(audio: np.ndarray) -> bytes:
-    """Return sound of an embedded voice, of 16 kHz, as `response_format: "pcm"` has it."""
+    """Return 16 kHz audio of an embedded voice in the form of `response_format: "pcm"`."""
     return to_pcm16(resample(audio, 16_000, 24_000))
 
 
@@ -40,8 +40,8 @@ def data_url(image: Image.Image, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def asked(image: Image.Image | None, question: str = QUESTION) -> list[dict[str, Any]]:
-    """Messages of one question about a picture."""
+def question_messages(image: Image.Image | None, question: str = QUESTION) -> list[dict[str, Any]]:
+    """Return the messages of one question about an image."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": question}]
     if image is not None:
         parts.insert(0, {"type": "image_url", "image_url": {"url": data_url(image)}})
@@ -49,13 +49,13 @@ def asked(image: Image.Image | None, question: str = QUESTION) -> list[dict[str,
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    """JSON of server-sent events."""
+    """Return the JSON data of server-sent events."""
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 def problem(response: Any) -> dict[str, Any]:
-    """The error of an answer in the envelope, which is checked."""
+    """Return the error of a response and check its envelope."""
     body = response.json()
     assert list(body) == ["error"] and set(body["error"]) == {"message", "type", "param", "code"}, body
     assert response.headers["content-type"] == "application/json" and response.headers["x-request-id"]

@@ -1,4 +1,4 @@
-"""Other names of models: aliases of the operator, and organisation/name as it was given at the start."""
+"""Model aliases: those of the operator, and the organisation/name that the server was started with."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from polydraft.apps.server.settings import settings
 from polydraft.core.errors import InvalidArgument, UnknownModel
 
 from .live import Live
-from .reading import asked
+from .reading import question_messages
 
 ALIASES = {"tts-1": "tiny-speech", "gpt-4o": "tiny-vlm"}
 
 
 @dataclass(frozen=True)
 class Named(Served):
-    """A served model that is a name alone."""
+    """Served model that consists of a name only."""
 
     kind: str = "vlm"
 
@@ -33,14 +33,14 @@ class Named(Served):
 
 
 def engine_of(aliases: dict[str, str], *served: Named) -> ServerEngine:
-    async def made() -> ServerEngine:
+    async def build_engine() -> ServerEngine:
         engine = ServerEngine(aliases=aliases)
         engine.served = {each.name: each for each in served}
         engine.check_aliases()
         engine.ready = True
         return engine
 
-    return asyncio.run(made())
+    return asyncio.run(build_engine())
 
 
 SPEECH = Named("tiny-speech", None, kind="speech")
@@ -79,25 +79,25 @@ def test_model_alias_and_repository_name_are_found() -> None:
 
 
 @pytest.mark.parametrize(("aliases", "word"), [({"gpt-4o": "tiny-vlm"}, "not served"), ({"SmolVLM": "SmolVLM"}, "own")])
-def test_alias_of_nothing_or_own_name_is_refused(aliases: dict[str, str], word: str) -> None:
+def test_alias_of_unserved_or_equal_name_is_refused(aliases: dict[str, str], word: str) -> None:
     with pytest.raises(InvalidArgument, match=word):
         engine_of(aliases, VLM)
 
 
 def test_engine_of_settings_has_their_aliases() -> None:
-    async def made() -> ServerEngine:
+    async def build_engine() -> ServerEngine:
         return create_engine(settings({"alias": ALIASES}))
 
-    assert asyncio.run(made()).aliases == ALIASES
+    assert asyncio.run(build_engine()).aliases == ALIASES
 
 
 def test_alias_is_listed_and_answers(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.engine, "aliases", ALIASES)
     listed = {model["id"]: model["root"] for model in live.http.get("/v1/models").json()["data"]}
-    own = ("tiny-image", "tiny-speech", "tiny-vlm")
-    assert listed == {name: name for name in own} | ALIASES
+    names = ("tiny-image", "tiny-speech", "tiny-vlm")
+    assert listed == {name: name for name in names} | ALIASES
     assert live.http.get("/v1/models/gpt-4o").json()["root"] == "tiny-vlm"
-    body = {"model": "gpt-4o", "messages": asked(None), "max_tokens": 2}
+    body = {"model": "gpt-4o", "messages": question_messages(None), "max_tokens": 2}
     assert live.http.post("/v1/chat/completions", json=body).json()["model"] == "tiny-vlm"
     assert live.http.post("/v1/chat/completions", json=body | {"model": "tts-1"}).status_code == 404
 

@@ -1,4 +1,4 @@
-"""Fields that clients send: taken where they ask for what is done anyway, named where they change nothing."""
+"""Fields that clients send: accepted where they ask for the default behaviour, reported where they are ignored."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from polydraft.apps.server.api.schemas.speech import OPENAI_VOICES, SpeechReques
 from polydraft.core.errors import InvalidArgument
 
 from .live import Live
-from .reading import NAVY, PROMPT, as_pcm, asked, picture
+from .reading import NAVY, PROMPT, as_pcm, picture, question_messages
 
 IMAGES, SPEECH, CHAT = "/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions"
 REQUESTS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     IMAGES: (ImageRequest, {"prompt": PROMPT}), SPEECH: (SpeechRequest, {"input": "Yes."}),
-    CHAT: (ChatRequest, {"messages": asked(None)}),
+    CHAT: (ChatRequest, {"messages": question_messages(None)}),
 }  # fmt: skip
 DONE_ANYWAY: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"frequency_penalty": 0}), (CHAT, {"presence_penalty": 0.0}), (CHAT, {"logprobs": False}),
@@ -49,20 +49,20 @@ CHANGE_NOTHING: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "fields"), DONE_ANYWAY, ids=str)
-def test_field_of_what_is_done_anyway_is_taken(path: str, fields: dict[str, Any]) -> None:
+def test_field_asking_for_default_behaviour_is_accepted(path: str, fields: dict[str, Any]) -> None:
     model, good = REQUESTS[path]
     assert ignored(model.model_validate(good | fields)) == []
 
 
 @pytest.mark.parametrize(("path", "fields"), CHANGE_NOTHING, ids=str)
-def test_field_that_changes_nothing_is_named(path: str, fields: dict[str, Any]) -> None:
+def test_ignored_field_is_named(path: str, fields: dict[str, Any]) -> None:
     model, good = REQUESTS[path]
     assert ignored(model.model_validate(good | fields)) == list(fields)
 
 
 @pytest.mark.parametrize("path", REQUESTS)
 def test_null_for_any_optional_field_is_left_out(path: str) -> None:
-    """Every field, nested ones included, and by the documented schema, too."""
+    """Check every field, nested ones included, and the documented schema."""
     model, good = REQUESTS[path]
     optional = {name: None for name, field in model.model_fields.items() if not field.is_required()}
     usual = model.model_validate(good)
@@ -73,10 +73,13 @@ def test_null_for_any_optional_field_is_left_out(path: str) -> None:
 
 
 def test_whole_number_with_a_point_is_whole() -> None:
-    assert ChatRequest.model_validate({"messages": asked(None), "n": 2.0, "seed": 1e3, "temperature": 1}).n == 2
+    assert (
+        ChatRequest.model_validate({"messages": question_messages(None), "n": 2.0, "seed": 1e3, "temperature": 1}).n
+        == 2
+    )
     for wrong in ({"n": 2.5}, {"n": True}, {"seed": 1e300}, {"n": "2"}):
         with pytest.raises(ValueError):
-            ChatRequest.model_validate({"messages": asked(None)} | wrong)
+            ChatRequest.model_validate({"messages": question_messages(None)} | wrong)
 
 
 def test_null_in_nested_fields_is_left_out() -> None:
@@ -96,9 +99,9 @@ def test_ignored_extra_keys_of_parts_are_named() -> None:
     ]  # fmt: skip
 
 
-def test_answer_header_names_ignored_fields_and_log_does_once(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_fields_header_always_log_once(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     body = {
-        "messages": asked(None), "max_tokens": 2, "store": True, "verbosity": "low", "user": None,
+        "messages": question_messages(None), "max_tokens": 2, "store": True, "verbosity": "low", "user": None,
         "stream_options": {"include_usage": True},
     }  # fmt: skip
     body["messages"][0]["content"][0]["r\nset-cookie: a"] = 1
@@ -106,12 +109,12 @@ def test_answer_header_names_ignored_fields_and_log_does_once(live: Live, caplog
         answers = [live.http.post(CHAT, json=body | {"stream": stream}) for stream in (False, False, True)]
     names = "messages.content.r?set-cookie??a, store, verbosity"
     assert [answer.headers[HEADER] for answer in answers] == [f"{names}, stream_options"] * 2 + [names]
-    told = [record.getMessage() for record in caplog.records if "changes nothing" in record.getMessage()]
-    assert len(told) == len(set(told)) == 4 and any(" store," in line for line in told)
-    assert HEADER not in live.http.post(CHAT, json={"messages": asked(None), "max_tokens": 2}).headers
+    log_lines = [record.getMessage() for record in caplog.records if "changes nothing" in record.getMessage()]
+    assert len(log_lines) == len(set(log_lines)) == 4 and any(" store," in line for line in log_lines)
+    assert HEADER not in live.http.post(CHAT, json={"messages": question_messages(None), "max_tokens": 2}).headers
 
 
-def test_refused_fields_name_their_place_in_what_was_sent(live: Live) -> None:
+def test_refused_fields_name_their_request_path(live: Live) -> None:
     def param(messages: Any) -> str:
         return live.http.post(CHAT, json={"messages": messages}).json()["error"]["param"]
 
@@ -119,11 +122,18 @@ def test_refused_fields_name_their_place_in_what_was_sent(live: Live) -> None:
         "messages.0.content.0.image_url.url"
     )
     assert param([{"role": "user"}]) == "messages.0.content" and param([{"role": "tool"}]) == "messages.0"
-    assert live.http.post(CHAT, json={"messages": asked(None), "query": 1}).json()["error"]["param"] == "query"
+    assert (
+        live.http.post(CHAT, json={"messages": question_messages(None), "query": 1}).json()["error"]["param"] == "query"
+    )
 
 
-def test_chat_n_choices_are_those_of_their_seeds(live: Live, client: openai.OpenAI) -> None:
-    options: dict[str, Any] = {"model": "tiny-vlm", "messages": asked(NAVY), "temperature": 1.5, "max_tokens": 12}
+def test_chat_n_choices_match_their_seeds(live: Live, client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {
+        "model": "tiny-vlm",
+        "messages": question_messages(NAVY),
+        "temperature": 1.5,
+        "max_tokens": 12,
+    }
     whole = client.chat.completions.create(**options, seed=3, n=3)
     alone = [client.chat.completions.create(**options, seed=seed) for seed in (3, 4, 5)]
     texts = [choice.message.content for choice in whole.choices]
@@ -131,15 +141,15 @@ def test_chat_n_choices_are_those_of_their_seeds(live: Live, client: openai.Open
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
     assert whole.usage.prompt_tokens == alone[0].usage.prompt_tokens
     assert whole.usage.completion_tokens == sum(answer.usage.completion_tokens for answer in alone)
-    said, ends = [""] * 3, [""] * 3
+    streamed, ends = [""] * 3, [""] * 3
     for chunk in client.chat.completions.create(**options, seed=3, n=3, stream=True):
         for choice in chunk.choices:
-            said[choice.index] += choice.delta.content or ""
+            streamed[choice.index] += choice.delta.content or ""
             ends[choice.index] += choice.finish_reason or ""
-    assert said == texts and ends == [choice.finish_reason for choice in whole.choices]
+    assert streamed == texts and ends == [choice.finish_reason for choice in whole.choices]
 
 
-def test_usual_sizes_are_drawn_as_near_as_possible(live: Live, client: openai.OpenAI) -> None:
+def test_openai_sizes_use_nearest_supported_size(live: Live, client: openai.OpenAI) -> None:
     pipe = live.engine.model("tiny-image").pipe
     assert {pipe.with_nearest_size(size).dimensions for size in USUAL_SIZES} == {"128x128"}
     answer = client.images.generate(
@@ -147,37 +157,37 @@ def test_usual_sizes_are_drawn_as_near_as_possible(live: Live, client: openai.Op
     )
     file = answer.data[0]
     assert answer.size == "128x128" and file.b64_json is None and file.url.startswith("data:image/png;base64,")
-    drawn = client.images.generate(prompt=PROMPT, extra_body={"seed": 5})
-    assert picture(file.url.partition(",")[2]).tobytes() == picture(drawn.data[0].b64_json).tobytes()
+    response = client.images.generate(prompt=PROMPT, extra_body={"seed": 5})
+    assert picture(file.url.partition(",")[2]).tobytes() == picture(response.data[0].b64_json).tobytes()
 
 
-def test_openai_voices_are_dealt_over_own_ones(live: Live, client: openai.OpenAI) -> None:
+def test_openai_voices_map_to_served_voices(live: Live, client: openai.OpenAI) -> None:
     voices = {voice["id"]: voice["aliases"] for voice in live.http.get("/v1/audio/voices").json()["voices"]}
     assert sorted(sum(voices.values(), [])) == sorted(OPENAI_VOICES) and list(voices) == ["rms", "slt", "awb", "kal16"]
     assert "ash" in voices["slt"]
     options: dict[str, Any] = {"input": "Yes.", "response_format": "pcm", "extra_body": {"seed": 4}}
-    spoken = client.audio.speech.create(model="tiny-speech", voice="ash", instructions="Whisper.", **options)
-    assert spoken.content == as_pcm(live.alone("speech", text="Yes.", voice="slt", seed=4).audio)
-    assert spoken.response.headers[HEADER] == "instructions"
+    speech = client.audio.speech.create(model="tiny-speech", voice="ash", instructions="Whisper.", **options)
+    assert speech.content == as_pcm(live.run_pipeline("speech", text="Yes.", voice="slt", seed=4).audio)
+    assert speech.response.headers[HEADER] == "instructions"
 
 
-def test_own_voice_of_an_openai_name_stays_itself() -> None:
+def test_served_voice_with_openai_name_keeps_it() -> None:
     assert aliases_of("alloy", ["alloy", "x"])[0] == "ash" and "alloy" not in aliases_of("x", ["alloy", "x"])
     assert aliases_of("only", ["only"]) == list(OPENAI_VOICES)
 
 
-def test_aac_is_the_sound_in_frames() -> None:
+def test_aac_encodes_audio_in_adts_frames() -> None:
     av = pytest.importorskip("av", reason="the encoder is in the extra serve")
     wave = np.sin(np.arange(16_000) * 0.2).astype(np.float32) * 0.5
-    made = sound.file_of(wave, 16_000, "aac", {"title": "unused"})
-    assert made[:1] == b"\xff" and made[1] & 0xF6 == 0xF0  # the syncword of ADTS, layer 0
-    with av.open(io.BytesIO(made)) as file:
-        heard = np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
-    assert 16_000 <= len(heard) < 19_000 and 0.4 < np.abs(heard).max() < 0.6
+    encoded = sound.file_of(wave, 16_000, "aac", {"title": "unused"})
+    assert encoded[:1] == b"\xff" and encoded[1] & 0xF6 == 0xF0  # Syncword of ADTS, layer 0.
+    with av.open(io.BytesIO(encoded)) as file:
+        decoded = np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
+    assert 16_000 <= len(decoded) < 19_000 and 0.4 < np.abs(decoded).max() < 0.6
     assert sound.file_of(np.zeros(0, np.float32), 16_000, "aac", {})
 
 
-def test_aac_without_encoder_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aac_without_encoder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sound, "find_spec", lambda name: None)
     with pytest.raises(InvalidArgument, match="package av"):
         sound.check_format("aac")
@@ -191,9 +201,9 @@ def test_aac_is_served(live: Live) -> None:
     assert json.loads(answer.headers["x-polydraft-metrics"])["speculative_decoding"]["tokens"] > 0
 
 
-def test_vllm_names_of_metrics_agree_with_ours(live: Live, client: openai.OpenAI) -> None:
+def test_vllm_metric_names_agree_with_polydraft_names(live: Live, client: openai.OpenAI) -> None:
     for method in ("hydra", "ar"):
-        body = {"messages": asked(NAVY), "seed": 1, "max_tokens": 24, "method": method}
+        body = {"messages": question_messages(NAVY), "seed": 1, "max_tokens": 24, "method": method}
         drafting = live.http.post(CHAT, json=body).json()["metrics"]["speculative_decoding"]
         steps, histogram = drafting["num_spec_steps"], drafting["acceptance_histogram"]
         assert steps == drafting["target_passes"] == sum(histogram) > 0
@@ -207,7 +217,7 @@ def test_vllm_names_of_metrics_agree_with_ours(live: Live, client: openai.OpenAI
         assert (accepted > 0) == (method == "hydra")
 
 
-def test_ignored_marks_are_on_optional_fields_alone() -> None:
+def test_only_optional_fields_are_marked_ignored() -> None:
     for model, _ in REQUESTS.values():
         for name, field in model.model_fields.items():
             if any(isinstance(mark, Ignored) for mark in field.metadata):

@@ -1,4 +1,4 @@
-"""Idle, slow and unread connections end or make room; whoever is being answered stays."""
+"""Idle, slow and unread connections are closed or evicted; connections with a running request are kept."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from polydraft.apps.server.connections import ApiServer, Connection, most_connec
 from polydraft.apps.server.listening import bound
 from polydraft.apps.server.settings import ServerSettings
 
-LONG = 60  # seconds that nothing here takes
+LONG = 60  # Timeout in seconds, far above what any test takes.
 GET = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
 MEGABYTE = b"x" * 2**20
 
 
 class App:
-    """Answers /v1/held when `go` is set, /v1/large with megabytes, /v1/echo with what was sent, all else at once."""
+    """App that answers /v1/held when `go` is set, /v1/large with megabytes, /v1/echo with the body, others at once."""
 
     def __init__(self) -> None:
-        self.go, self.held = asyncio.Event(), 0
+        self.go, self.num_held = asyncio.Event(), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, more = b"", True
@@ -36,7 +36,7 @@ class App:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
         if scope["path"] == "/v1/held":
-            self.held += 1
+            self.num_held += 1
             await self.go.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(64 if scope["path"] == "/v1/large" else 0):
@@ -46,7 +46,7 @@ class App:
 
 @asynccontextmanager
 async def serving(most: int = 4, keep_alive: int = 100) -> AsyncIterator[tuple[ApiServer, App, int]]:
-    """Serve an `App` to so many connections at most."""
+    """Serve an `App` with at most `most` connections."""
     listening = bound(ServerSettings(port=0))
     app = App()
     server = ApiServer(app, listening, keep_alive=keep_alive)
@@ -61,7 +61,7 @@ async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 
 
 async def ask(port: int, path: bytes) -> bytes:
-    """Return the head of the answer over a new connection."""
+    """Return the response head over a new connection."""
     reader, writer = await connect(port)
     writer.write(GET % path)
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LONG)
@@ -78,39 +78,39 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def run(test: Awaitable[Any]) -> None:
-    async def bounded() -> None:
+    async def run_bounded() -> None:
         await asyncio.wait_for(test, 2 * LONG)
 
-    asyncio.run(bounded())
+    asyncio.run(run_bounded())
 
 
-def test_idle_connections_make_room_for_new_ones() -> None:
+def test_idle_connections_are_evicted_for_new_ones() -> None:
     async def test() -> None:
         async with serving(most=4) as (server, _, port):
             idle = [await connect(port) for _ in range(12)]
             for _ in range(3):
                 assert b"200 OK" in await ask(port, b"/health")
             assert len(server.server_state.connections) <= 4
-            assert await asyncio.wait_for(idle[0][0].read(), LONG) == b""  # the oldest went first
+            assert await asyncio.wait_for(idle[0][0].read(), LONG) == b""  # The oldest connection was evicted first.
             for _, writer in idle:
                 writer.close()
 
     run(test())
 
 
-def test_answers_under_way_are_never_made_room_of() -> None:
+def test_busy_connections_are_never_evicted() -> None:
     async def test() -> None:
         async with serving(most=3) as (_, app, port):
-            held = [await connect(port) for _ in range(3)]
-            for _, writer in held:
+            busy = [await connect(port) for _ in range(3)]
+            for _, writer in busy:
                 writer.write(GET % b"/v1/held")
-            await until(lambda: app.held == 3)
+            await until(lambda: app.num_held == 3)
             idle = await connect(port)
             refused = await ask(port, b"/v1/models")
             assert b" 503 " in refused and b"retry-after: 1" in refused
             assert b"200 OK" in await ask(port, b"/health")
             app.go.set()
-            for reader, writer in held:
+            for reader, writer in busy:
                 assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LONG)
                 writer.close()
             assert b"200 OK" in await ask(port, b"/v1/models")
@@ -122,7 +122,7 @@ def test_answers_under_way_are_never_made_room_of() -> None:
 @pytest.mark.parametrize(
     "sent", [b"GET /health HT", b"POST /v1/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc"]
 )
-def test_request_that_does_not_arrive_ends_with_408(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+def test_incomplete_request_times_out_with_408(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     async def test() -> None:
         async with serving() as (server, _, port):
             reader, writer = await connect(port)
@@ -137,7 +137,7 @@ def test_request_that_does_not_arrive_ends_with_408(monkeypatch: pytest.MonkeyPa
     run(test())
 
 
-def test_connection_that_says_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with serving() as (_, _, port):
             reader, writer = await connect(port)
@@ -178,25 +178,25 @@ def test_large_answer_to_a_slow_reader_arrives_whole(monkeypatch: pytest.MonkeyP
     run(test())
 
 
-def test_arrival_earns_time_by_its_bytes() -> None:
+def test_arrival_deadline_grows_with_received_bytes() -> None:
     async def test() -> None:
         async with serving() as (server, _, port):
             _, writer = await connect(port)
             writer.write(b"POST /v1/echo HTTP/1.1\r\n")
             await until(lambda: any(each.received for each in server.server_state.connections))  # type: ignore[union-attr]
-            [held] = server.server_state.connections
-            assert isinstance(held, Connection) and held.arriving_since is not None
-            begun = held.arriving_since
-            late = connections.ARRIVAL + held.received / connections.RATE + 0.1
-            assert held.is_overdue(begun + late) and not held.is_overdue(begun + connections.ARRIVAL)
-            held.received += 100 * connections.RATE
-            assert not held.is_overdue(begun + late + 99) and held.is_overdue(begun + late + 101)
+            [connection] = server.server_state.connections
+            assert isinstance(connection, Connection) and connection.arriving_since is not None
+            since = connection.arriving_since
+            late = connections.ARRIVAL + connection.received / connections.RATE + 0.1
+            assert connection.is_overdue(since + late) and not connection.is_overdue(since + connections.ARRIVAL)
+            connection.received += 100 * connections.RATE
+            assert not connection.is_overdue(since + late + 99) and connection.is_overdue(since + late + 101)
             writer.close()
 
     run(test())
 
 
-def test_idle_connection_is_kept_and_its_time_is_told() -> None:
+def test_idle_connection_is_kept_and_timeout_announced() -> None:
     async def test() -> None:
         async with serving(keep_alive=90) as (server, _, port):
             reader, writer = await connect(port)
@@ -207,26 +207,26 @@ def test_idle_connection_is_kept_and_its_time_is_told() -> None:
                 await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), LONG)
             [kept] = server.server_state.connections
             assert isinstance(kept, Connection) and kept.timeout_keep_alive == 90
-            assert not kept.is_overdue(kept.opened + 10_000)  # uvicorn's own timer ends it
+            assert not kept.is_overdue(kept.opened + 10_000)  # uvicorn's timer closes it.
             writer.close()
 
     run(test())
 
 
-def test_accepting_without_files_goes_on_and_is_told_once(
+def test_accept_without_file_handles_logs_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         honest, left = loop.sock_accept, [50]
 
-        async def failing(listening: socket.socket) -> Any:
+        async def failing_accept(listening: socket.socket) -> Any:
             if left[0]:
                 left[0] -= 1
                 raise OSError(errno.EMFILE, "Too many open files")
             return await honest(listening)
 
-        monkeypatch.setattr(loop, "sock_accept", failing)
+        monkeypatch.setattr(loop, "sock_accept", failing_accept)
         async with serving() as (_, _, port):
             assert b"200 OK" in await ask(port, b"/health")
 
@@ -244,12 +244,12 @@ def test_most_connections_stay_below_the_limit_of_files(monkeypatch: pytest.Monk
         assert limit == resource.RLIM_INFINITY or most <= limit - connections.SPARE
 
 
-def test_all_sent_waits_for_answers_of_the_api_alone() -> None:
+def test_all_sent_waits_for_api_responses() -> None:
     async def test() -> None:
         async with serving() as (server, app, port):
             _, writer = await connect(port)
             writer.write(GET % b"/v1/held")
-            await until(lambda: app.held == 1)
+            await until(lambda: app.num_held == 1)
             waiting = asyncio.ensure_future(server.all_sent())
             assert not (await asyncio.wait({waiting}, timeout=0.2))[0]
             app.go.set()

@@ -18,47 +18,47 @@ from polydraft.apps.server.settings import ServerSettings
 
 from .reading import problem
 
-OWN = "localhost:8000"
-STATUS_OF_WORK = 503  # the request came through: the models are not loaded here
+HOST = "localhost:8000"
+STATUS_OF_WORK = 503  # The request was let in; models are not loaded here.
 
 
 def ask(
     path: str, method: str = "POST", guards: dict[str, Any] | None = None, port: int = 8000, **options: Any
 ) -> httpx.Response:
-    """Answer of a server without models that knows itself by the loopback's names."""
+    """Return the response of a server without models that accepts the loopback's names."""
     chosen = ServerSettings(ui=False)
     app = Guards(create_app(chosen, create_engine(chosen)), hosts=chosen.names, **(guards or {}))
 
-    async def asked() -> httpx.Response:
+    async def send_request() -> httpx.Response:
         transport, base = httpx.ASGITransport(app), f"http://localhost:{port}"
         async with httpx.AsyncClient(transport=transport, base_url=base) as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(asked())
+    return asyncio.run(send_request())
 
 
 @pytest.mark.parametrize(
     ("headers", "refused"),
     [
         ({}, False),  # no browser
-        ({"origin": f"http://{OWN}"}, False),
-        ({"origin": f"https://{OWN}"}, False),  # a proxy in front speaks TLS
-        ({"origin": f"http://{OWN}", "sec-fetch-site": "same-origin"}, False),
+        ({"origin": f"http://{HOST}"}, False),
+        ({"origin": f"https://{HOST}"}, False),  # a proxy in front speaks TLS
+        ({"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}, False),
         ({"sec-fetch-site": "none"}, False),
         ({"origin": "https://me.example", "sec-fetch-site": "same-origin"}, False),  # a proxy that rewrites Host
         ({"origin": "https://good.example", "sec-fetch-site": "cross-site"}, False),  # allowed
         ({"origin": "https://evil.example"}, True),
         ({"origin": "https://evil.example", "sec-fetch-site": "cross-site"}, True),
-        ({"origin": "http://localhost:3000"}, True),  # another program of this machine
+        ({"origin": "http://localhost:3000"}, True),  # Another program on this machine.
         ({"origin": "http://localhost:3000", "sec-fetch-site": "same-site"}, True),
         ({"origin": "null"}, True), ({"origin": "null", "sec-fetch-site": "cross-site"}, True),
         ({"sec-fetch-site": "cross-site"}, True),
-        ({"origin": f"https://{OWN}.evil.example"}, True), ({"origin": f"https://evil.example/{OWN}"}, True),
-        ({"origin": f"http://{OWN}@evil.example"}, True), ({"origin": "http://[::1"}, True),
+        ({"origin": f"https://{HOST}.evil.example"}, True), ({"origin": f"https://evil.example/{HOST}"}, True),
+        ({"origin": f"http://{HOST}@evil.example"}, True), ({"origin": "http://[::1"}, True),
     ],
 )  # fmt: skip
 def test_post_of_another_site_is_refused(headers: dict[str, str], refused: bool) -> None:
-    sent = Headers({"host": OWN} | headers)
+    sent = Headers({"host": HOST} | headers)
     assert is_refused("POST", False, sent, ["https://good.example"]) is refused
     assert not is_refused("POST", False, sent, ["*"])
     assert not is_refused("GET", False, sent, [])
@@ -68,26 +68,26 @@ def test_post_of_another_site_is_refused(headers: dict[str, str], refused: bool)
     "path", ["/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions", "/ui/gradio_api/upload"]
 )
 def test_form_post_of_another_site_is_forbidden(path: str) -> None:
-    """`text/plain` needs no preflight: a page anywhere could have started work."""
+    """Refuse `text/plain`, which needs no preflight, so a page of any site could start work."""
     sent = {"origin": "https://evil.example", "content-type": "text/plain"}
     answer = ask(path, headers=sent, content='{"prompt": "a cat"}')
     assert answer.status_code == 403 and problem(answer)["code"] == "cross_site"
     assert ask(path, headers=sent, content="{}", guards={"origins": ["https://evil.example"]}).status_code != 403
 
 
-def test_requests_of_programs_and_own_page_pass() -> None:
-    for headers in ({}, {"origin": f"http://{OWN}", "sec-fetch-site": "same-origin"}):
+def test_requests_of_programs_and_same_origin_pass() -> None:
+    for headers in ({}, {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}):
         answer = ask("/v1/images/generations", headers=headers, json={"prompt": "a cat"})
         assert answer.status_code == STATUS_OF_WORK, answer.text
 
 
-def test_key_does_not_excuse_another_site() -> None:
+def test_cross_site_request_with_key_is_refused() -> None:
     sent = {"origin": "https://evil.example", "authorization": "Bearer sesame"}
     assert ask("/v1/images/generations", headers=sent, json={}, guards={"key": "sesame"}).status_code == 403
 
 
-def test_rebound_name_is_refused() -> None:
-    """A name of the attacker's that resolves to this machine: same origin to the browser, another name to us."""
+def test_rebound_host_is_refused() -> None:
+    """Refuse a host name of the attacker that resolves to this machine, which the browser takes for the same origin."""
     sent = {"host": "evil.example:8000", "origin": "http://evil.example:8000", "sec-fetch-site": "same-origin"}
     assert problem(ask("/v1/images/generations", headers=sent, json={}))["code"] == "unknown_host"
     assert ask("/ui/", "GET", headers={"host": "evil.example:8000"}).status_code == 403
@@ -109,14 +109,14 @@ def test_every_answer_forbids_frames_and_sniffing(path: str) -> None:
 KEYED = {"key": "sesame", "sessions": Sessions()}
 
 
-def given_cookie(port: int = 8000, **guards: Any) -> str:
-    """Name and value of the cookie that the key is exchanged for."""
+def issue_cookie(port: int = 8000, **guards: Any) -> str:
+    """Return name and value of the cookie that the key is exchanged for."""
     answer = ask("/ui?key=sesame", "GET", KEYED | guards, port)
     return answer.headers["set-cookie"].partition(";")[0]
 
 
 def test_cookie_opens_until_it_is_forged() -> None:
-    cookie = given_cookie()
+    cookie = issue_cookie()
     assert ask("/version", "GET", KEYED, headers={"cookie": f"a=b; {cookie}"}).status_code == 200
     name, _, value = cookie.partition("=")
     id, expires, signature = value.split(".")
@@ -130,19 +130,19 @@ def test_cookie_opens_until_it_is_forged() -> None:
 
 
 def test_cookie_is_random_and_not_the_key() -> None:
-    first, second = given_cookie(), given_cookie()
+    first, second = issue_cookie(), issue_cookie()
     assert first != second and "sesame" not in first + second
 
 
 def test_cookie_of_another_port_or_process_opens_nothing() -> None:
-    name, _, value = given_cookie(port=9000).partition("=")
+    name, _, value = issue_cookie(port=9000).partition("=")
     assert name == cookie_name(9000)
     for sent in (f"{name}={value}", f"{cookie_name(8000)}={value}"):
         assert ask("/version", "GET", KEYED, headers={"cookie": sent}).status_code == 401
-    assert ask("/version", "GET", {"key": "sesame"}, headers={"cookie": given_cookie()}).status_code == 401
+    assert ask("/version", "GET", {"key": "sesame"}, headers={"cookie": issue_cookie()}).status_code == 401
 
 
-def test_cookie_ends() -> None:
+def test_cookie_expires() -> None:
     now = [time.time()]
     sessions = Sessions(clock=lambda: now[0])
     id, value = sessions.issue(8000)
@@ -152,20 +152,20 @@ def test_cookie_ends() -> None:
     assert sessions.session_id(sent, 8000) == ""
 
 
-def test_cookie_does_not_help_another_site() -> None:
-    sent = {"cookie": given_cookie(), "origin": "https://evil.example"}
+def test_cross_site_request_with_cookie_is_refused() -> None:
+    sent = {"cookie": issue_cookie(), "origin": "https://evil.example"}
     assert ask("/v1/images/generations", guards=KEYED, headers=sent, json={}).status_code == 403
 
 
 def test_websockets_are_refused() -> None:
-    """The page uses none, and browsers ask for them without the same-origin rules."""
+    """Refuse websockets: the page uses none, and browsers open them without the same-origin rules."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async def asked() -> None:
+    async def send_request() -> None:
         await Guards(app=None)({"type": "websocket", "headers": [], "path": "/ui"}, None, send)  # type: ignore[arg-type]
 
-    asyncio.run(asked())
+    asyncio.run(send_request())
     assert [message["type"] for message in sent] == ["websocket.close"]

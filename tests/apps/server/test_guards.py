@@ -1,4 +1,4 @@
-"""Keys, names and settings: what a server refuses before anything else."""
+"""Guards of the server: keys, host names and settings."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .reading import problem
 
 
 def fetch(chosen: ServerSettings, path: str, **options: Any) -> httpx.Response:
-    """From an application whose models are never loaded."""
+    """Return the response of an application whose models are never loaded."""
     app = guarded(create_app(chosen, create_engine(chosen)), chosen)
 
-    async def fetched() -> httpx.Response:
+    async def send_request() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8000") as client:
             return await client.request(options.pop("method", "GET"), path, **options)
 
-    return asyncio.run(fetched())
+    return asyncio.run(send_request())
 
 
 KEYED = ServerSettings(api_key="sesame", ui=False)
 
 
 @pytest.mark.parametrize(
-    ("headers", "known"),
+    ("headers", "is_authorised"),
     [
         ({}, False), ({"authorization": "Bearer sesame"}, True), ({"authorization": "bearer  sesame"}, True),
         ({"authorization": "Bearer Sesame"}, False), ({"authorization": "sesame"}, False),
@@ -41,31 +41,31 @@ KEYED = ServerSettings(api_key="sesame", ui=False)
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/version", "/openapi.json", "/ui", "/nothing"])
-def test_a_key_protects_everything(path: str, headers: dict[str, str], known: bool) -> None:
+def test_key_protects_every_route(path: str, headers: dict[str, str], is_authorised: bool) -> None:
     answer = fetch(KEYED, path, headers=headers)
-    assert (answer.status_code != 401) == known
-    if not known:
+    assert (answer.status_code != 401) == is_authorised
+    if not is_authorised:
         assert problem(answer)["type"] == "authentication_error" and answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_browser_shows_the_key_once_and_gets_a_cookie() -> None:
+def test_key_in_url_is_exchanged_for_cookie() -> None:
     answer = fetch(KEYED, "/ui?key=sesame")
     assert answer.status_code == 303 and answer.headers["location"] == "/ui"
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith("polydraft_session_8000=") and "sesame" not in cookie
     assert {"HttpOnly", "SameSite=strict", f"Max-Age={LIFETIME}"} <= set(cookie.split("; "))
     linked = fetch(KEYED, "/ui/?tab=speak&key=sesame&text=a%26b")
-    assert linked.headers["location"] == "/ui/?tab=speak&text=a%26b"  # what a shared link restores, without the key
+    assert linked.headers["location"] == "/ui/?tab=speak&text=a%26b"  # The settings of a shared link, without the key.
     assert fetch(KEYED, "/ui?key=guess").status_code == 401 == fetch(KEYED, "/v1/models?key=sesame").status_code
     assert "set-cookie" not in fetch(KEYED, "/ui?key=guess").headers
     assert fetch(KEYED, "/ui?key=sesame", method="POST").status_code == 401
 
 
-def test_a_key_that_nobody_asked_for_does_not_stay_in_the_address() -> None:
+def test_unneeded_key_is_removed_from_url() -> None:
     assert fetch(ServerSettings(ui=False), "/ui/?key=sesame&tab=ask").headers["location"] == "/ui/?tab=ask"
 
 
-def test_a_key_in_the_address_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_key_in_url_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="polydraft.access"):
         fetch(KEYED, "/ui?key=sesame")
         fetch(KEYED, "/ui?key=sesam")
@@ -87,8 +87,8 @@ def test_work_is_refused_while_models_are_loaded() -> None:
     ("host", "status"),
     [("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("LOCALHOST", 200), ("evil.example", 403), ("me.lan", 200)],
 )
-def test_only_own_names_are_answered(host: str, status: int) -> None:
-    """A page of another site that resolves to this machine gets nothing."""
+def test_only_configured_hosts_are_answered(host: str, status: int) -> None:
+    """Refuse pages of other sites whose name resolves to this machine."""
     answer = fetch(ServerSettings(ui=False, hosts=["me.lan"]), "/version", headers={"host": host})
     assert answer.status_code == status
 
@@ -100,15 +100,13 @@ def test_only_own_names_are_answered(host: str, status: int) -> None:
         ({"rows": 0}, "rows"), ({"deadline": float("nan")}, "deadline"), ({"log_level": "loud"}, "log_level"),
     ],
 )  # fmt: skip
-def test_settings_that_are_not_possible(given: dict[str, Any], word: str) -> None:
+def test_impossible_settings_are_refused(given: dict[str, Any], word: str) -> None:
     with pytest.raises(InvalidArgument, match=word) as caught:
         settings(given)
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
 
-def test_arguments_come_before_the_environment_and_that_before_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_arguments_override_environment_override_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "server.toml"
     file.write_text('port = 1\nrows = 2\nmax_queue = 3\nmodels = ["tiny-vlm"]\n')
     monkeypatch.setenv("POLYDRAFT_ROWS", "20")
@@ -124,12 +122,12 @@ def test_arguments_come_before_the_environment_and_that_before_a_file(
         settings({}, tmp_path / "none.toml")
 
 
-def test_models_are_those_that_are_named_or_the_embedded_ones() -> None:
+def test_model_choices_default_to_embedded_models() -> None:
     assert [name for name, _ in settings({}).model_choices] == ["tiny-image", "tiny-speech", "tiny-vlm"]
     assert settings({"speech": "mine", "models": ["other"]}).model_choices == [("other", None), ("mine", "speech")]
 
 
-def test_the_documents_name_every_refusal() -> None:
+def test_documents_name_every_refusal() -> None:
     chosen = ServerSettings(ui=False, api_key="sesame")
     paths = create_app(chosen, create_engine(chosen)).openapi()["paths"]
     assert set(paths) >= {"/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions", "/v1/audio/voices",

@@ -1,4 +1,4 @@
-"""`/metrics`: the names are there and the numbers add up."""
+"""`/metrics`: promised names are present and the numbers add up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedMetho
 
 from ...embedded import image_token_count
 from .live import Live
-from .reading import PROMPT, asked
+from .reading import PROMPT, question_messages
 
 NAMES = (
     "spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
@@ -28,7 +28,7 @@ NEW_NAMES = (
 
 
 def numbers(live: Live, model: str) -> dict[str, float]:
-    """Samples of one model by name and what else they are labelled with."""
+    """Return the samples of one model by name and further labels."""
     found = {}
     for family in text_string_to_metric_families(live.http.get("/metrics").text):
         for sample in family.samples:
@@ -38,8 +38,8 @@ def numbers(live: Live, model: str) -> dict[str, float]:
     return found
 
 
-def test_names_are_those_that_are_promised(live: Live, client: openai.OpenAI) -> None:
-    client.chat.completions.create(model="tiny-vlm", messages=asked(None))
+def test_metrics_include_promised_names(live: Live, client: openai.OpenAI) -> None:
+    client.chat.completions.create(model="tiny-vlm", messages=question_messages(None))
     families = {family.name for family in text_string_to_metric_families(live.http.get("/metrics").text)}
     assert {f"polydraft:{name}" for name in (*NAMES, *NEW_NAMES)} <= families
 
@@ -65,13 +65,13 @@ def test_numbers_add_up(live: Live, client: openai.OpenAI) -> None:
 
 
 def responses(live: Live) -> dict[tuple[str, ...], float]:
-    """How many responses there were, by handler, method and status."""
+    """Return the number of responses by handler, method and status."""
     families = {family.name: family for family in text_string_to_metric_families(live.http.get("/metrics").text)}
     samples = [each for each in families["polydraft:http_requests"].samples if each.name.endswith("_total")]
     return {tuple(each.labels[name] for name in ("handler", "method", "status")): each.value for each in samples}
 
 
-def test_a_clients_mistake_is_no_failure(live: Live, client: openai.OpenAI) -> None:
+def test_client_error_is_not_counted_as_failure(live: Live, client: openai.OpenAI) -> None:
     before, asked_before = numbers(live, "tiny-image"), responses(live)
     with pytest.raises(openai.BadRequestError):
         client.images.generate(prompt=PROMPT, extra_body={"method": "jacobi(window=0)"})
@@ -104,12 +104,12 @@ def test_a_clients_mistake_is_no_failure(live: Live, client: openai.OpenAI) -> N
         (InvalidArgument("n=0."), "refused"),
     ],
 )
-def test_outcome_tells_whose_fault_it_was(error: Exception | None, expected: str) -> None:
+def test_outcome_matches_error_kind(error: Exception | None, expected: str) -> None:
     assert outcome(error) == expected
 
 
-def test_every_error_of_a_client_has_an_outcome_of_its_status() -> None:
-    """What is answered with 4xx is refused or rejected, and what the server's fault is, with 5xx."""
+def test_outcome_agrees_with_http_status() -> None:
+    """Check that 4xx responses count as refused or rejected, and that failures answer with 5xx."""
     for kind, status, _ in envelope.OURS:
         named = outcome(kind("…"))
         assert (named in ("refused", "rejected")) == (status < 500 or status == 503 and named == "rejected"), kind

@@ -1,4 +1,4 @@
-"""How the service meets what stands around it: probes, proxies, browsers of other origins, and its settings."""
+"""Operation of the service: probes, proxies, browsers of other origins, and settings."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def fetch(chosen: ServerSettings, path: str, method: str = "GET", page: bool = F
     app = create_app(chosen, create_engine(chosen))
     app.state.page = page
 
-    async def fetched() -> httpx.Response:
+    async def send_request() -> httpx.Response:
         transport = httpx.ASGITransport(guarded(app, chosen))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(fetched())
+    return asyncio.run(send_request())
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
 @pytest.mark.parametrize("host", ["10.0.0.7:8000", "[fd00::7]:8000", "pod-7.cluster.local", ""])
-def test_probe_by_any_host_is_answered(path: str, host: str) -> None:
+def test_probe_with_any_host_is_answered(path: str, host: str) -> None:
     assert fetch(PUBLIC, path, headers={"host": host}).status_code in (200, 503)
     assert fetch(PUBLIC, "/version", headers={"host": host}).status_code == 403
 
 
-def test_metrics_by_any_host_still_need_the_key() -> None:
+def test_metrics_with_any_host_require_the_key() -> None:
     assert fetch(KEYED, "/metrics", headers={"host": "10.0.0.7"}).status_code == 401
     assert fetch(KEYED, "/health", headers={"host": "10.0.0.7"}).status_code == 200
 
@@ -54,27 +54,27 @@ def test_metrics_by_any_host_still_need_the_key() -> None:
     ("host", "sent"),
     [("127.0.0.2", "127.0.0.2:8000"), ("::1", "[::1]:8000"), ("[::1]", "[::1]"), ("localhost", "localhost:1")],
 )
-def test_loopback_host_answers_to_its_own_address(host: str, sent: str) -> None:
+def test_loopback_host_accepts_its_address(host: str, sent: str) -> None:
     chosen = ServerSettings(host=host, ui=False)
     assert fetch(chosen, "/version", headers={"host": sent}).status_code == 200
     assert fetch(chosen, "/version", headers={"host": "evil.example"}).status_code == 403
 
 
-def test_named_host_answers_to_its_own_name() -> None:
+def test_named_host_accepts_its_name() -> None:
     chosen = ServerSettings(host="Me.lan", open=True, hosts=["other.lan"], ui=False)
     assert fetch(chosen, "/version", headers={"host": "me.lan:8000"}).status_code == 200
     assert fetch(chosen, "/version", headers={"host": "10.0.0.7:8000"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_second_server_on_a_port_is_refused_before_loading(host: str) -> None:
+def test_used_port_is_refused_before_loading(host: str) -> None:
     with bound(ServerSettings(host=host, port=0)) as first:
         port = first.getsockname()[1]
         assert address(ServerSettings(host=host), first).endswith(f":{port}")
         with pytest.raises(InvalidArgument, match=f"{host}:{port} .* another --port"):
             bound(ServerSettings(host=host, port=port))
         with socket.create_connection((host, port), timeout=5):
-            pass  # it listens already
+            pass  # The server already listens.
 
 
 def test_host_of_another_machine_is_refused() -> None:
@@ -93,18 +93,18 @@ def test_head_is_answered_as_get_without_body(path: str) -> None:
     assert fetch(PUBLIC, "/v1/audio/speech", "HEAD").status_code == 405
 
 
-def test_index_names_paths_and_sends_browsers_to_the_page() -> None:
-    said = fetch(PUBLIC, "/").json()
-    assert said["name"] == "polydraft" and {"/health", "/v1/models", "/openapi.json"} <= set(said["paths"])
+def test_index_lists_paths_and_redirects_browsers() -> None:
+    index = fetch(PUBLIC, "/").json()
+    assert index["name"] == "polydraft" and {"/health", "/v1/models", "/openapi.json"} <= set(index["paths"])
     browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    assert fetch(PUBLIC, "/", headers=browser).status_code == 200  # no page here
-    shown = fetch(PUBLIC, "/", page=True, headers=browser)
-    assert shown.status_code == 307 and shown.headers["location"] == "/ui/"
+    assert fetch(PUBLIC, "/", headers=browser).status_code == 200  # There is no page here.
+    redirect = fetch(PUBLIC, "/", page=True, headers=browser)
+    assert redirect.status_code == 307 and redirect.headers["location"] == "/ui/"
     assert "/ui/" in fetch(PUBLIC, "/", page=True).json()["paths"]
     assert fetch(KEYED, "/").status_code == 401
 
 
-@pytest.mark.parametrize("sent", ["", "/pd"])  # proxies that strip the prefix, and that leave it
+@pytest.mark.parametrize("sent", ["", "/pd"])  # Proxies that strip the prefix, and that keep it.
 def test_root_path_is_served_stripped_or_not(sent: str) -> None:
     key = {"authorization": "Bearer sesame"}
     assert fetch(PREFIXED, f"{sent}/health").status_code == 200
@@ -114,20 +114,20 @@ def test_root_path_is_served_stripped_or_not(sent: str) -> None:
     assert "/pd/v1/models" in fetch(PREFIXED, f"{sent}/", headers=key).json()["paths"]
     assert fetch(PREFIXED, f"{sent}/openapi.json", headers=key).json()["servers"] == [{"url": "/pd"}]
     assert fetch(PREFIXED, f"{sent}/ui?key=sesame").headers["location"] == "/pd/ui"
-    shown = fetch(PREFIXED, f"{sent}/", page=True, headers=key | {"accept": "text/html"})
-    assert shown.headers["location"] == "/pd/ui/"
+    redirect = fetch(PREFIXED, f"{sent}/", page=True, headers=key | {"accept": "text/html"})
+    assert redirect.headers["location"] == "/pd/ui/"
 
 
 def test_metrics_name_routes_without_the_prefix() -> None:
     engine = create_engine(PREFIXED)
     app = guarded(create_app(PREFIXED, engine), PREFIXED)
 
-    async def fetched() -> str:
+    async def send_request() -> str:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             await client.get("/pd/health")
             return (await client.get("/pd/metrics", headers={"authorization": "Bearer sesame"})).text
 
-    assert 'handler="/health"' in asyncio.run(fetched())
+    assert 'handler="/health"' in asyncio.run(send_request())
 
 
 ASK = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
@@ -137,13 +137,13 @@ def test_cors_is_off_unless_an_origin_is_given() -> None:
     origin = {"origin": "https://app.example"}
     assert "access-control-allow-origin" not in fetch(KEYED, "/health", headers=origin).headers
     open_to = ServerSettings(api_key="sesame", ui=False, cors_origins=["https://app.example"])
-    asked = fetch(open_to, "/v1/audio/speech", "OPTIONS", headers=origin | ASK)
-    assert asked.status_code == 200 and asked.headers["access-control-allow-origin"] == "https://app.example"
-    assert "access-control-allow-credentials" not in asked.headers
+    preflight = fetch(open_to, "/v1/audio/speech", "OPTIONS", headers=origin | ASK)
+    assert preflight.status_code == 200 and preflight.headers["access-control-allow-origin"] == "https://app.example"
+    assert "access-control-allow-credentials" not in preflight.headers
     answer = fetch(open_to, "/v1/models", headers=origin | {"authorization": "Bearer sesame"})
     assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "https://app.example"
     assert "x-request-id" in answer.headers["access-control-expose-headers"]
-    refused = fetch(open_to, "/v1/models", headers=origin)  # a page is told why
+    refused = fetch(open_to, "/v1/models", headers=origin)  # The page can read the reason.
     assert refused.status_code == 401 and problem(refused) and "access-control-allow-origin" in refused.headers
     other = fetch(open_to, "/v1/audio/speech", "OPTIONS", headers={"origin": "https://evil.example"} | ASK)
     assert other.status_code == 400 and "access-control-allow-origin" not in other.headers
@@ -162,7 +162,7 @@ def test_list_from_environment_takes_commas_and_json(monkeypatch: pytest.MonkeyP
     assert getattr(settings({}), OPTIONS.get(name, name)) == ["https://a", "https://b"]
 
 
-def test_list_that_is_no_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_invalid_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYDRAFT_MODELS", "[a, b]")
     with pytest.raises(InvalidArgument, match="a,b or as a JSON list"):
         settings({})
@@ -180,12 +180,12 @@ def serve_options() -> list[Option]:
     return [option for option in command.params if "--config" not in option.opts and "--help" not in option.opts]
 
 
-def spelled(option: Option) -> list[str]:
+def long_names(option: Option) -> list[str]:
     """Return the long names of an option, without its dashes."""
     return [name.removeprefix("--") for name in option.opts if name.startswith("--")]
 
 
-@pytest.mark.parametrize("name", [name for option in serve_options() for name in spelled(option)])
+@pytest.mark.parametrize("name", [name for option in serve_options() for name in long_names(option)])
 def test_option_has_its_variable_and_its_toml_key(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     field = OPTIONS.get(name.replace("-", "_"), name.replace("-", "_"))
     default = ServerSettings.model_fields[field].default

@@ -1,4 +1,4 @@
-"""`Range` headers that no file server can use, on what serves the page's files."""
+"""`Range` headers on the routes that serve the page's files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fastapi.testclient import TestClient
 from polydraft.apps.server.api.app import create_app, create_engine
 from polydraft.apps.server.settings import ServerSettings
 
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before anything imports Gradio
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Set before anything imports Gradio.
 
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    """The API without models, and Gradio's files beside it."""
+    """Return a client of the API without models and of Gradio's files."""
     gradio = pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
     settings = ServerSettings(port=0, ui=False)
     app = create_app(settings, create_engine(settings))
@@ -29,7 +29,7 @@ def client() -> TestClient:
 
 @pytest.fixture(scope="module")
 def file(client: TestClient) -> Iterator[str]:
-    """The address of a file that the page serves, of a hundred bytes."""
+    """Return the address of a file of a hundred bytes that the page serves."""
     from gradio.utils import get_upload_folder
 
     folder = Path(get_upload_folder()) / "polydraft-ranges"
@@ -46,12 +46,12 @@ JUNK = [
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk[:14]))
-def test_range_that_is_junk_is_ignored(client: TestClient, file: str, junk: bytes) -> None:
+def test_invalid_range_is_ignored(client: TestClient, file: str, junk: bytes) -> None:
     answer = client.get(file, headers=[(b"range", junk)])
     assert answer.status_code == 200 and answer.content == bytes(range(100))
 
 
-@pytest.mark.parametrize(("asked", "expected"), [("0-9", (0, 10)), ("90-", (90, 100)), ("-5", (95, 100))])
-def test_one_range_is_served(client: TestClient, file: str, asked: str, expected: tuple[int, int]) -> None:
-    answer = client.get(file, headers={"range": f"bytes={asked}"})
+@pytest.mark.parametrize(("byte_range", "expected"), [("0-9", (0, 10)), ("90-", (90, 100)), ("-5", (95, 100))])
+def test_one_range_is_served(client: TestClient, file: str, byte_range: str, expected: tuple[int, int]) -> None:
+    answer = client.get(file, headers={"range": f"bytes={byte_range}"})
     assert answer.status_code == 206 and answer.content == bytes(range(*expected))

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request: 4xx, the envelope, one sentence, and the server goes on."""
+"""Invalid requests get a 4xx status, the error envelope and one sentence, and the server keeps running."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from .live import Live
-from .reading import PROMPT, asked, data_url, problem
+from .reading import PROMPT, data_url, problem, question_messages
 
 IMAGES, SPEECH, CHAT = "/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions"
 GOOD: dict[str, dict[str, Any]] = {
-    IMAGES: {"prompt": PROMPT}, SPEECH: {"input": "Yes."}, CHAT: {"messages": asked(None)},
+    IMAGES: {"prompt": PROMPT}, SPEECH: {"input": "Yes."}, CHAT: {"messages": question_messages(None)},
 }  # fmt: skip
 
 
 def bomb(wide: int, high: int) -> str:
-    """A PNG of a few bytes that says it is huge."""
+    """Return a PNG of a few bytes whose header claims a huge size."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -37,13 +37,13 @@ def bomb(wide: int, high: int) -> str:
 
 
 def tiff() -> str:
-    """A picture of a kind that is not read, under the name of one that is."""
+    """Return an image in an unsupported format, labelled as PNG."""
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "TIFF")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def shown(url: str) -> dict[str, Any]:
+def image_message(url: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
 
 
@@ -80,35 +80,37 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "free text"),
     (CHAT, {"response_format": {"type": "json_object"}}, "free text"), (CHAT, {"modalities": ["audio"]}, "text"),
     (CHAT, {"audio": {"voice": "alloy"}}, "/v1/audio/speech"),
-    (CHAT, {"messages": [*asked(None), {"role": "tool", "content": "4"}, *asked(None)]}, "role"),
-    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}, *asked(None)]}, "tools"),
-    (CHAT, {"n": 8, "messages": [asked(Image.new("RGB", (8, 8)))[0]] * 3}, "2 pictures"),
-    (CHAT, {"messages": asked(None, "y" * 19_000)}, "positions"),
-    (CHAT, shown("https://example.org/cat.png"), "data:"), (CHAT, shown("file:///etc/passwd"), "data:"),
-    (CHAT, shown("http://127.0.0.1:22/"), "data:"), (CHAT, shown("/etc/passwd"), "data:"),
-    (CHAT, shown("data:text/html;base64,AAAA"), "no image"), (CHAT, shown(WHOLE[:-400]), "whole PNG"),
-    (CHAT, shown("data:image/png;base64,A"), "picture"), (CHAT, shown("data:image/png;base64,AAAA"), "whole PNG"),
-    (CHAT, shown(tiff()), "is TIFF"), (CHAT, shown(bomb(10_000, 10_000)), "16,000,000"),
-    (CHAT, shown(bomb(2**31 - 1, 2**31 - 1)), "picture"), (CHAT, shown(bomb(0, 0)), "picture"),
-    (CHAT, shown(data_url(Image.new("1", (10_000, 10_000)))), "16,000,000"),
-    (CHAT, shown(data_url(Image.new("1", (1, 20_000)))), "nearer to a square"),
-    (CHAT, shown(data_url(Image.new("1", (20_000, 1)))), "nearer to a square"),
-    (CHAT, shown(data_url(Image.new("1", (1, 200_000)))), "nearer to a square"),
+    (CHAT, {"messages": [*question_messages(None), {"role": "tool", "content": "4"}, *question_messages(None)]},
+     "role"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}, *question_messages(None)]}, "tools"),
+    (CHAT, {"n": 8, "messages": [question_messages(Image.new("RGB", (8, 8)))[0]] * 3}, "2 pictures"),
+    (CHAT, {"messages": question_messages(None, "y" * 19_000)}, "positions"),
+    (CHAT, image_message("https://example.org/cat.png"), "data:"), (CHAT, image_message("file:///etc/passwd"), "data:"),
+    (CHAT, image_message("http://127.0.0.1:22/"), "data:"), (CHAT, image_message("/etc/passwd"), "data:"),
+    (CHAT, image_message("data:text/html;base64,AAAA"), "no image"), (CHAT, image_message(WHOLE[:-400]), "whole PNG"),
+    (CHAT, image_message("data:image/png;base64,A"), "picture"),
+    (CHAT, image_message("data:image/png;base64,AAAA"), "whole PNG"),
+    (CHAT, image_message(tiff()), "is TIFF"), (CHAT, image_message(bomb(10_000, 10_000)), "16,000,000"),
+    (CHAT, image_message(bomb(2**31 - 1, 2**31 - 1)), "picture"), (CHAT, image_message(bomb(0, 0)), "picture"),
+    (CHAT, image_message(data_url(Image.new("1", (10_000, 10_000)))), "16,000,000"),
+    (CHAT, image_message(data_url(Image.new("1", (1, 20_000)))), "nearer to a square"),
+    (CHAT, image_message(data_url(Image.new("1", (20_000, 1)))), "nearer to a square"),
+    (CHAT, image_message(data_url(Image.new("1", (1, 200_000)))), "nearer to a square"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "wrong", "word"), WRONG, ids=lambda value: str(value)[:40])
-def test_what_is_wrong_is_told_in_a_sentence(live: Live, path: str, wrong: dict[str, Any], word: str) -> None:
-    content = json.dumps(GOOD[path] | wrong)  # as ASCII, lone surrogates included
+def test_invalid_field_is_reported_in_one_sentence(live: Live, path: str, wrong: dict[str, Any], word: str) -> None:
+    content = json.dumps(GOOD[path] | wrong)  # JSON in ASCII keeps lone surrogates.
     answer = live.http.post(path, content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400
-    told = problem(answer)
-    assert word in told["message"] and told["type"] == "invalid_request_error"
+    error = problem(answer)
+    assert word in error["message"] and error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("path", GOOD)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_none(live: Live, path: str, number: float) -> None:
+def test_non_finite_numbers_are_refused(live: Live, path: str, number: float) -> None:
     content = json.dumps(GOOD[path] | {"temperature": number})
     answer = live.http.post(path, content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400 and "temperature" in problem(answer)["message"]
@@ -119,12 +121,12 @@ BODIES = [b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{
 
 @pytest.mark.parametrize("path", GOOD)
 @pytest.mark.parametrize("content", BODIES, ids=lambda content: repr(content[:12]))
-def test_bodies_that_are_no_json_object(live: Live, path: str, content: bytes) -> None:
+def test_bodies_other_than_json_objects_are_refused(live: Live, path: str, content: bytes) -> None:
     answer = live.http.post(path, content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400 and problem(answer)["code"]
 
 
-def test_other_ways_to_be_wrong(live: Live) -> None:
+def test_wrong_form_method_path_model_are_refused(live: Live) -> None:
     form = live.http.post(IMAGES, data={"prompt": PROMPT})
     assert form.status_code == 400 and problem(form)
     for method, path, status in (
@@ -140,15 +142,15 @@ def test_other_ways_to_be_wrong(live: Live) -> None:
     assert other.status_code == 404 and "tiny-vlm" in problem(other)["message"]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_body_that_is_too_large(live: Live, told: bool) -> None:
-    """Whether its length is told or comes in pieces."""
+@pytest.mark.parametrize("has_length", [True, False])
+def test_too_large_body_is_refused(live: Live, has_length: bool) -> None:
+    """Refuse it with a declared length and in chunks."""
     size = live.settings.max_body + 1
     pieces = (b"x" * 2**20 for _ in range(size // 2**20 + 1))
     try:
-        answer = live.http.post(CHAT, content=bytes(size) if told else pieces)
+        answer = live.http.post(CHAT, content=bytes(size) if has_length else pieces)
     except (httpx.WriteError, httpx.RemoteProtocolError):
-        return  # it was hung up on before it was through
+        return  # The server closed the connection before the body was sent.
     assert answer.status_code == 413 and problem(answer)["code"] == "body_too_large"
 
 
@@ -166,8 +168,8 @@ FIELDS = {
 
 @given(data=st.data())
 @settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_junk_in_any_field(live: Live, data: st.DataObject) -> None:
-    """Nothing but success and refusals in the envelope; success only where the junk happened to be possible."""
+def test_random_field_values_are_refused(live: Live, data: st.DataObject) -> None:
+    """Check that random values are refused with the error envelope."""
     path = data.draw(st.sampled_from(list(GOOD)))
     body = GOOD[path] | {data.draw(st.sampled_from(FIELDS[path])): data.draw(junk)} | {"model": "none-such"}
     answer = live.http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
@@ -184,7 +186,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize("extreme", EXTREMES, ids=str)
 def test_extremes_that_are_allowed_are_answered(live: Live, extreme: dict[str, Any]) -> None:
-    answer = live.http.post(CHAT, json={"messages": asked(None), "max_tokens": 6} | extreme)
+    answer = live.http.post(CHAT, json={"messages": question_messages(None), "max_tokens": 6} | extreme)
     assert answer.status_code == 200, answer.text
     if extreme.get("min_tokens"):
         assert answer.json()["usage"]["completion_tokens"] == 6

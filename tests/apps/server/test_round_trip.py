@@ -1,4 +1,4 @@
-"""What the server answers is a message that it takes, whatever it may hold; see `test_clients.py`, too."""
+"""Messages of answers are accepted in later requests; `test_clients.py` checks it with real clients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from polydraft.apps.server.api.schemas.chat import AnswerMessage, AssistantMessage, ChatRequest
 
 from .live import Live
-from .reading import asked
+from .reading import question_messages
 
 QUESTION: dict[str, Any] = {"role": "user", "content": "Why?"}
-# what clients make of an answer when they write it down
+# Answer messages as clients store them.
 FOREIGN: list[dict[str, Any]] = [
     {"refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None},
     {"annotations": [], "tool_calls": []}, {"annotations": [{"type": "url_citation"}]}, {"reasoning_content": None},
@@ -22,19 +22,19 @@ FOREIGN: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-ANSWERS: Any = st.builds(AnswerMessage, **dict.fromkeys(AnswerMessage.model_fields, ...))  # of the fields' types
+ANSWERS: Any = st.builds(AnswerMessage, **dict.fromkeys(AnswerMessage.model_fields, ...))  # By the fields' types.
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=3))
 @settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-def test_request_any_answer_by_its_model_is_taken(answers: list[AnswerMessage]) -> None:
+def test_request_accepts_any_dumped_answer(answers: list[AnswerMessage]) -> None:
     for answer in answers:
         messages = [QUESTION, answer.model_dump(mode="json"), QUESTION]
         ChatRequest.model_validate({"messages": messages})
 
 
-def test_assistant_message_is_answer_message_and_more() -> None:
-    """Whatever field an answer gets, requests have it, since one is made of the other."""
+def test_assistant_message_has_all_answer_fields() -> None:
+    """Check that request messages derive from answer messages and have all their fields."""
     assert issubclass(AssistantMessage, AnswerMessage)
     assert AnswerMessage.model_fields.keys() <= AssistantMessage.model_fields.keys()
     long = AnswerMessage(content="x" * 500_000)
@@ -42,8 +42,8 @@ def test_assistant_message_is_answer_message_and_more() -> None:
 
 
 @pytest.mark.parametrize("fields", FOREIGN, ids=str)
-def test_request_answer_as_clients_keep_it_is_answered(live: Live, fields: dict[str, Any]) -> None:
+def test_request_with_client_stored_answer_is_answered(live: Live, fields: dict[str, Any]) -> None:
     kept = {"role": "assistant", "content": "Two."} | fields
-    body = {"messages": [*asked(None), kept, QUESTION], "max_tokens": 2, "seed": 1}
+    body = {"messages": [*question_messages(None), kept, QUESTION], "max_tokens": 2, "seed": 1}
     answer = live.http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text

@@ -1,8 +1,8 @@
-"""schemathesis on the live OpenAPI document: what it says is what happens.
+"""Tests of the live OpenAPI document with schemathesis: responses match the document.
 
-POLYDRAFT_SCHEMA_CASES=300 python -m pytest tests/apps/server/test_schema.py     # so many of each operation and mode
+POLYDRAFT_SCHEMA_CASES=300 python -m pytest tests/apps/server/test_schema.py     # cases per operation and mode
 
-POLYDRAFT_SCHEMA_REPORT=report.txt names a file to which such a long run adds how often it met each status and code.
+POLYDRAFT_SCHEMA_REPORT=report.txt names a file to which a long run appends the counts of statuses and codes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from schemathesis.specs.openapi.checks import (
 from .live import Live
 from .reading import PROMPT
 
-PATIENCE = 300  # seconds: a case may ask for ten pictures
+PATIENCE = 300  # Seconds; a case may ask for ten images.
 CASES = int(os.environ.get("POLYDRAFT_SCHEMA_CASES", "6"))
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
@@ -43,8 +43,8 @@ def operations(live: Live) -> dict[str, Any]:
     return {operation.ok().label: operation.ok() for operation in schema.get_all_operations()}
 
 
-OF_MEANING = {"invalid_value", "unknown_method", "unsupported_method"}  # codes of what no schema can say
-PROBES = ("GET /health", "GET /ready")  # whose answers are no errors when they say no
+OF_MEANING = {"invalid_value", "unknown_method", "unsupported_method"}  # No schema can express these.
+PROBES = ("GET /health", "GET /ready")  # Routes whose negative answers are no errors.
 KNOWN: dict[str, list[Any]] = {
     "model": [None], "method": [None, "ar", "jacobi"], "voice": [None, "slt", "nova"], "prompt": [PROMPT],
     "input": ["Yes."], "n": [None, 1, 2], "size": ["auto", "128x128", "1024x1024"], "prime": [None],
@@ -58,7 +58,7 @@ LABELS = [
 ]  # fmt: skip
 
 
-def test_all_operations_are_tried(operations: dict[str, Any]) -> None:
+def test_every_openapi_operation_is_tested(operations: dict[str, Any]) -> None:
     assert sorted(operations) == sorted(LABELS)
 
 
@@ -68,7 +68,9 @@ TRIED += [(label, GenerationMode.NEGATIVE) for label in MAY_BE_WRONG]
 
 
 @pytest.mark.parametrize(("label", "mode"), TRIED)
-def test_the_document_is_true(operations: dict[str, Any], live: Live, label: str, mode: GenerationMode) -> None:
+def test_openapi_document_matches_responses(
+    operations: dict[str, Any], live: Live, label: str, mode: GenerationMode
+) -> None:
     operation = operations[label]
     cases = operation.as_strategy(generation_mode=mode)
 
@@ -90,7 +92,7 @@ def test_the_document_is_true(operations: dict[str, Any], live: Live, label: str
         counted[f"{answer.status_code} {error['code']}" if error else str(answer.status_code)] += 1
         if error:
             assert set(error) == {"message", "type", "param", "code"}
-            # what the document allows may name what is not there or say nothing; nothing else is wrong with it
+            # Requests that the document allows may name unknown things or be empty; nothing else is wrong with them.
             assert not valid or answer.status_code == 404 or error["code"] in OF_MEANING, error
 
     hold()
@@ -100,5 +102,5 @@ def test_the_document_is_true(operations: dict[str, Any], live: Live, label: str
 
 
 def with_known_names(body: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
-    """Return a body whose names are of what is there, so that more than names is tried."""
+    """Return the body with existing names, so that more than names is tested."""
     return body | {name: data.draw(st.sampled_from(KNOWN[name])) for name in body.keys() & KNOWN.keys()}

@@ -1,4 +1,4 @@
-"""What the first and the second signal do, whatever becomes of the notes about them; no models are needed."""
+"""Effects of the first and the second signal, with a broken log, without models."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from polydraft.apps.server.listening import bound
 from polydraft.apps.server.run import StopSignals, serve, unfailing, unless
 from polydraft.apps.server.settings import ServerSettings
 
-LONG = 60  # seconds that nothing here takes
+LONG = 60  # Timeout in seconds, far above what any test takes.
 
 
 def broken(line: str) -> None:
-    """Fail as a note does whose reader has gone."""
+    """Fail as a log does whose reader has gone."""
     raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 class Anything:
-    """Stands where a model does."""
+    """Stand-in for a model."""
 
     name, pipe = "any", None
 
@@ -36,7 +36,7 @@ class Anything:
 
 
 class Work:
-    """A server without models and one request that never ends by itself; lines: what was told."""
+    """Server without models, with one request that never ends by itself."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, is_loading: bool = False) -> None:
         self.settings = ServerSettings(port=0, ui=False, drain=LONG)
@@ -57,8 +57,8 @@ class Work:
         monkeypatch.setattr(process, "create_engine", lambda settings: self.engine)
         monkeypatch.setattr(process, "ApiServer", server)
 
-    async def begun(self, status: str) -> asyncio.Task[ServerEngine]:
-        """Start the process's own part and wait until /ready says `status`."""
+    async def start_until(self, status: str) -> asyncio.Task[ServerEngine]:
+        """Start serving and wait until /ready reports `status`."""
         self.http = httpx.AsyncClient(base_url=self.url, timeout=LONG)
         serving = asyncio.create_task(serve(self.settings, self.listening, unfailing(broken), self.signals))
         while (await self.http.get("/ready")).json()["status"] != status:
@@ -66,7 +66,7 @@ class Work:
         return serving
 
     def accept(self) -> Any:
-        """Accept a request that is never worked on."""
+        """Accept a request that is never processed."""
         self.engine.worker.begin = lambda *given: None  # type: ignore[method-assign]
         self.engine.model = lambda *given: Anything()  # type: ignore[method-assign,assignment,return-value]
         return self.engine.submit("any", "speech", {})
@@ -76,10 +76,10 @@ def run(test: Any) -> None:
     asyncio.run(asyncio.wait_for(test, 2 * LONG))
 
 
-def test_first_signal_with_broken_notes_finishes_what_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_signal_with_broken_log_finishes_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         work = Work(monkeypatch)
-        serving = await work.begun("ok")
+        serving = await work.start_until("ok")
         handle = work.accept()
         work.signals.take("SIGTERM")
         while (await work.http.get("/ready")).json()["status"] != "draining":
@@ -94,10 +94,10 @@ def test_first_signal_with_broken_notes_finishes_what_was_accepted(monkeypatch: 
     run(test())
 
 
-def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_signal_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         work = Work(monkeypatch)
-        serving = await work.begun("ok")
+        serving = await work.start_until("ok")
         handle = work.accept()
         work.signals.take("SIGINT")
         while not work.engine.draining:
@@ -109,10 +109,10 @@ def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test())
 
 
-def test_signal_while_loading_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_while_loading_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         work = Work(monkeypatch, is_loading=True)
-        serving = await work.begun("loading")
+        serving = await work.start_until("loading")
         assert (await work.http.get("/health")).status_code == 200
         refused = await work.http.post("/v1/audio/speech", json={"input": "Yes."})
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "loading"

@@ -1,4 +1,4 @@
-"""Fairness and admission, without any model."""
+"""Fair scheduling and admission, without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polydraft.apps.server.limits import MAX_PIXELS, Admission, decoded_pixels
 LONG = 60
 
 
-def test_time_is_shared_evenly_whatever_a_turn_takes() -> None:
+def test_scheduler_shares_time_evenly_at_any_cost() -> None:
     turns: FairScheduler[str] = FairScheduler()
     cost, spent = {"picture": 7.0, "sentence": 1.0}, {"picture": 0.0, "sentence": 0.0}
     for _ in range(800):
@@ -27,7 +27,7 @@ def test_time_is_shared_evenly_whatever_a_turn_takes() -> None:
     assert abs(spent["picture"] - spent["sentence"]) <= 7
 
 
-def test_who_comes_late_is_not_owed_the_past_nor_made_to_wait() -> None:
+def test_scheduler_late_group_neither_favoured_nor_delayed() -> None:
     turns: FairScheduler[str] = FairScheduler()
     for _ in range(100):
         turns.spent(turns.next(["picture"]) or "", 5.0)
@@ -39,7 +39,7 @@ def test_who_comes_late_is_not_owed_the_past_nor_made_to_wait() -> None:
     assert turns.next([]) is None and turns.next(["other"]) == "other"
 
 
-def test_who_rests_keeps_no_credit() -> None:
+def test_scheduler_idle_group_keeps_no_credit() -> None:
     turns: FairScheduler[str] = FairScheduler()
     for _ in range(10):
         turns.spent(turns.next(["a", "b"]) or "", 1.0)
@@ -52,7 +52,7 @@ def test_who_rests_keeps_no_credit() -> None:
     assert order.count("a") == 3
 
 
-def test_admission_is_bounded_by_model_and_says_when_to_come_back() -> None:
+def test_admission_is_bounded_per_model_with_retry_after() -> None:
     limits = Admission(rows=2, queue=1)
     limits.admit("a", 2)
     limits.admit("a", 1)
@@ -67,7 +67,7 @@ def test_admission_is_bounded_by_model_and_says_when_to_come_back() -> None:
     assert caught.value.retry_after == 8
 
 
-def test_one_request_is_never_too_large() -> None:
+def test_admission_accepts_one_request_of_any_size() -> None:
     limits = Admission(rows=2, queue=0)
     limits.admit("a", 10)
     with pytest.raises(TooBusy):
@@ -76,24 +76,24 @@ def test_one_request_is_never_too_large() -> None:
 
 def test_admission_bounds_decoded_pixels_of_all_requests() -> None:
     limits = Admission(rows=40, queue=0)
-    limits.admit("a", 1, MAX_PIXELS + 1)  # alone it is never too large
+    limits.admit("a", 1, MAX_PIXELS + 1)  # A single request is never too large.
     with pytest.raises(TooBusy, match="pixels are under way"):
         limits.admit("b", 1, 1)
-    limits.admit("b", 1)  # without a picture
+    limits.admit("b", 1)  # A request without an image.
     limits.release("a", 1, None, MAX_PIXELS + 1)
     limits.admit("b", 1, MAX_PIXELS // 2)
     limits.admit("b", 1, MAX_PIXELS // 2)
     assert limits.pixels == MAX_PIXELS
 
 
-def test_pixels_of_request_are_counted_wherever_pictures_stand() -> None:
+def test_decoded_pixels_counts_images_in_any_field() -> None:
     first, second = Image.new("1", (30, 20)), Image.new("RGB", (7, 5))
     parts = [{"type": "text", "text": "?"}, {"type": "image", "image": first}]
-    asked = {"messages": [{"role": "user", "content": parts}], "prime": second, "n": 3}
-    assert decoded_pixels(asked) == 30 * 20 + 7 * 5
+    arguments = {"messages": [{"role": "user", "content": parts}], "prime": second, "n": 3}
+    assert decoded_pixels(arguments) == 30 * 20 + 7 * 5
 
 
-def test_calls_come_between_turns_and_errors_to_who_called() -> None:
+def test_compute_thread_calls_run_between_steps() -> None:
     done, calls = threading.Event(), []
 
     def work() -> bool:

@@ -90,7 +90,7 @@ def test_every_schema_yields_one_prompt_per_question(photos: Path, form: str):
     assert only(lines(photos, FORMS[form])) == [first, [*first, ("assistant", ["A cat."]), ("user", ["Why?"])]]
 
 
-def test_pictures_alone_get_questions_of_ours(photos: Path):
+def test_images_without_questions_get_default_questions(photos: Path):
     asked = [questions(row) for row in rows(str(photos), PICTURES)]
     assert [summarise_turns(messages[0]) for messages in asked] == [[("user", [name, GENERAL[0]])] for name in "ab"]
     assert [len(each) for each in asked] == [len(GENERAL)] * 2
@@ -103,7 +103,7 @@ def test_folder_with_table_ignores_loose_images(photos: Path):
     assert summarise_turns(questions(row)[0]) == [("user", ["a", "What?"])]
 
 
-def test_pictures_may_stand_in_the_data_itself(photos: Path):
+def test_images_embedded_in_records_are_read(photos: Path):
     (row,) = rows(str(lines(photos, {"image": DATA_URL, "question": "What?"})), PICTURES)
     assert questions(row)[0][0]["content"][0]["image"] == png("red")
 
@@ -128,7 +128,7 @@ def test_hub_set_is_read_with_undecoded_images(photos: Path, monkeypatch: pytest
         assert [parts[1]["text"] for parts in found] == ["What?", "Why?"]
 
 
-def test_a_set_that_cannot_be_fetched_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_unavailable_hub_dataset_is_reported(monkeypatch: pytest.MonkeyPatch):
     def offline(name: str) -> Any:
         raise ConnectionError("no route to host")
 
@@ -172,7 +172,7 @@ def test_data_error_names_file_and_line(photos: Path, case: str):
     assert isinstance(caught.value, PolydraftError) and "\n" not in str(caught.value) and str(caught.value)[-1] == "."
 
 
-def test_folders_and_files_that_teach_nothing_are_told(photos: Path, tmp_path: Path):
+def test_folders_and_files_without_data_are_reported(photos: Path, tmp_path: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(DataUnavailable, match="empty has no file to read .*.png"):

@@ -1,4 +1,4 @@
-"""A live page on a free loopback port, in a thread of this process, and a browser that may look at nothing else."""
+"""Live page on a free loopback port, in a thread of this process, and a browser that must load nothing else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before anything imports Gradio
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Set before anything imports Gradio.
 
-PATIENCE = 240  # seconds for anything on a slow machine that others use too
-STOP = 40  # seconds for the page to end, of which its compute thread may take thirty
+PATIENCE = 240  # Timeout in seconds on a slow, busy machine.
+STOP = 40  # Seconds for the page to stop, thirty of them for its compute thread.
 
 KEY = "sesame"
 
@@ -33,17 +33,17 @@ class Live:
     loop: asyncio.AbstractEventLoop
 
     def compute(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Something on the compute thread, where it cannot meet a pass."""
-        asked = self.engine.compute(function, *arguments, **options)
-        return asyncio.run_coroutine_threadsafe(asked, self.loop).result(PATIENCE)
+        """Call a function on the compute thread, between passes."""
+        work = self.engine.compute(function, *arguments, **options)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
 
     def cancelled(self) -> int:
-        """Requests that ended so, so far."""
+        """Return the number of cancelled requests."""
         return sum(count for (_, state), count in self.engine.meter.outcomes.items() if state == "cancelled")
 
 
 def until(what: Callable[[], bool], why: str) -> None:
-    """Wait for it, but not forever."""
+    """Wait until a condition holds, at most PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < deadline, f"after {PATIENCE} s still not so: {why}"
@@ -60,7 +60,7 @@ def live() -> Iterator[Live]:
     from polydraft.apps.server.settings import settings
 
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    up, servers, found = threading.Event(), [], {}
+    up, servers, running_engine = threading.Event(), [], {}
 
     async def serve() -> None:
         ways = [settings({"port": 0}), settings({"port": 0, "api_key": KEY})]
@@ -69,7 +69,7 @@ def live() -> Iterator[Live]:
         for chosen in ways:
             app = guarded(create_app(chosen, engine), chosen)
             servers.append(uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)))
-        found.update(engine=engine, loop=asyncio.get_running_loop())
+        running_engine.update(engine=engine, loop=asyncio.get_running_loop())
         serving = asyncio.gather(*(server.serve([at]) for server, at in zip(servers, listening, strict=True)))
         while not all(server.started for server in servers) and not serving.done():
             await asyncio.sleep(0.02)
@@ -80,7 +80,7 @@ def live() -> Iterator[Live]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert up.wait(4 * PATIENCE), "the page did not start"
-    yield Live(*(f"http://127.0.0.1:{at.getsockname()[1]}/ui/" for at in listening), **found)
+    yield Live(*(f"http://127.0.0.1:{at.getsockname()[1]}/ui/" for at in listening), **running_engine)
     for server in servers:
         server.should_exit = True
     thread.join(STOP)
@@ -91,7 +91,7 @@ def live() -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Playwright's event loop counts as running in this thread until it ends: no longer than the module needs it."""
+    """Launch Chromium for one module, since Playwright's event loop counts as running in this thread until it ends."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium is installed")
@@ -105,18 +105,18 @@ def browser() -> Iterator[Any]:
 
 
 @dataclass
-class Watched:
-    """What went wrong in a browser, as it was told."""
+class BrowserErrors:
+    """Errors and foreign requests that a browser reported."""
 
     errors: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
 
 
 @pytest.fixture
-def opened(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open the page; at the end no error may have been told, and no other host asked."""
-    watched, contexts = Watched(), []
-    own = (live.address.removesuffix("ui/"), live.keyed.removesuffix("ui/"), "data:", "blob:", "about:")
+def open_page(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
+    """Return a function that opens the page; fail at the end if a page had an error or contacted another host."""
+    failures, contexts = BrowserErrors(), []
+    allowed = (live.address.removesuffix("ui/"), live.keyed.removesuffix("ui/"), "data:", "blob:", "about:")
 
     def opener(
         query: str = "", width: int = 1280, height: int = 900, dark: bool = False, address: str = live.address
@@ -128,17 +128,17 @@ def opened(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
         contexts.append(context)
         context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
-        page.on("console", lambda said: said.type == "error" and watched.errors.append(said.text))
-        page.on("pageerror", lambda error: watched.errors.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(own) or watched.elsewhere.append(asked.url))
+        page.on("console", lambda message: message.type == "error" and failures.errors.append(message.text))
+        page.on("pageerror", lambda error: failures.errors.append(str(error)))
+        page.on("request", lambda request: request.url.startswith(allowed) or failures.elsewhere.append(request.url))
         page.goto(address + query)
         page.get_by_role("tab", name="Draw", exact=True).wait_for()
-        page.locator("#draw-stage").wait_for(state="attached")  # the tabs' contents are mounted after the tabs
-        [shown] = parse_qs(query.removeprefix("?")).get("tab", ["draw"])
-        page.locator(f"#tab-{shown}").wait_for()  # a link's tab is shown when the server has answered the page
+        page.locator("#draw-stage").wait_for(state="attached")  # Contents of tabs are mounted after the tabs.
+        [tab] = parse_qs(query.removeprefix("?")).get("tab", ["draw"])
+        page.locator(f"#tab-{tab}").wait_for()  # The tab of a link is shown after the server has answered.
         return page
 
     yield opener
     for context in contexts:
         context.close()
-    assert watched == Watched()
+    assert failures == BrowserErrors()

@@ -1,4 +1,4 @@
-"""Links and lines of Python that make the same again, and sounds that grow."""
+"""Links and lines of Python that reproduce a result, and streamed sounds."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ KNOWN = {"prompt": "", "seed": 0, "temperature": 0.7, "runs": False, "method": "
     "seed": st.integers(0, 2**53), "temperature": st.floats(0, 2),
     "method": st.sampled_from(["ar", "jacobi(window=9)"]),
 }))  # fmt: skip
-def test_links_restore_what_they_were_made_of(settings: dict[str, Any]) -> None:
+def test_links_restore_their_settings(settings: dict[str, Any]) -> None:
     query = dict(parse_qsl(link("draw", settings).removeprefix("?"), keep_blank_values=True))
     assert query.pop("tab") == "draw"
     assert restored(query, KNOWN) == settings
 
 
-def test_unreadable_settings_are_left_out() -> None:
+def test_restored_omits_unreadable_settings() -> None:
     query = {"seed": "1e3", "temperature": "nan", "runs": "maybe", "prompt": "x" * 90_000, "other": "1"}
     assert restored(query, KNOWN) == {"prompt": "x" * 20_000}
     assert restored({"runs": "1", "temperature": "1"}, KNOWN) == {"runs": True, "temperature": 1.0}
 
 
 @given(st.text(), st.integers())
-def test_lines_of_python_say_what_was_asked(prompt: str, seed: int) -> None:
+def test_python_line_reproduces_the_call(prompt: str, seed: int) -> None:
     line = python("generate_image", [prompt], {"seed": seed, "method": None}, ".image.save('picture.png')")
     asked: list[Any] = []
     source = line.removeprefix("from polydraft import generate_image; ").removesuffix(".image.save('picture.png')")
@@ -46,12 +46,12 @@ def test_lines_of_python_say_what_was_asked(prompt: str, seed: int) -> None:
     assert "\n" not in line
 
 
-def test_only_what_was_changed_is_passed_on() -> None:
+def test_changed_returns_only_changed_settings() -> None:
     assert changed({"seed": 3, "top_k": 4, "speed": 1.0}, {"seed": 0, "top_k": 4}) == {"seed": 3, "speed": 1.0}
 
 
-def test_a_sound_is_heard_from_its_start_while_it_grows() -> None:
-    """Two players, one before the first sample and one late, get the same bytes; then the whole is a true WAV."""
+def test_sound_streams_from_start_while_growing() -> None:
+    """Check that an early and a late player get the same bytes, and that the finished sound is a valid WAV."""
     parts = [np.full(100, 0.1 * number, np.float32) for number in range(5)]
 
     async def play() -> None:
@@ -68,29 +68,29 @@ def test_a_sound_is_heard_from_its_start_while_it_grows() -> None:
                 late = asyncio.create_task(listen())
         await asyncio.sleep(0)
         sound.close()
-        heard = await asyncio.wait_for(asyncio.gather(early, late), 30)
+        received = await asyncio.wait_for(asyncio.gather(early, late), 30)
         wanted = wav_header(16000) + b"".join(map(to_pcm16, parts))
-        assert heard == [wanted, wanted]
+        assert received == [wanted, wanted]
         assert to_pcm16(np.concatenate(parts)) in sound.to_wav()
         assert sound.seconds == 500 / 16000
 
     asyncio.run(play())
 
 
-def begun(sounds: Sounds, session: str) -> str:
-    """Key of a sound of a tenth of a second."""
+def add_sound(sounds: Sounds, session: str) -> str:
+    """Add a sound of a tenth of a second and return its key."""
     key, sound = sounds.begin(16000, session)
     sound.add(np.zeros(1600, np.float32))
     sound.close()
     return key
 
 
-def test_sounds_of_others_do_not_end_mine() -> None:
+def test_sounds_of_other_sessions_do_not_evict() -> None:
     async def make() -> None:
         sounds = Sounds()
-        mine = begun(sounds, "me")
+        mine = add_sound(sounds, "me")
         for number in range(BOUNDS.total_count + 10):
-            begun(sounds, f"other {number % 8}")
+            add_sound(sounds, f"other {number % 8}")
         assert sounds.kept.get(mine) is not None and len(sounds.kept.entries) <= BOUNDS.total_count
 
     asyncio.run(make())
@@ -99,7 +99,7 @@ def test_sounds_of_others_do_not_end_mine() -> None:
 def test_sounds_of_a_session_are_bounded_in_bytes() -> None:
     async def make() -> None:
         sounds = Sounds(Bounds(count=64, size=3 * 3200, total_count=64, total_size=10**6, age=3600))
-        keys = [begun(sounds, "me") for _ in range(5)]
+        keys = [add_sound(sounds, "me") for _ in range(5)]
         assert list(sounds.kept.entries) == keys[2:]
 
     asyncio.run(make())
@@ -113,7 +113,7 @@ def test_sounds_of_a_session_are_bounded_in_bytes() -> None:
         ("bytes=-", (None, 0)), ("bytes=0-1,5-6", (None, 0)),
     ],
 )  # fmt: skip
-def test_parts_of_a_sound(header: str | None, found: tuple[int | None, int]) -> None:
+def test_audio_range_returns_requested_part(header: str | None, found: tuple[int | None, int]) -> None:
     assert span(header, 100) == found
     answer = part(bytes(range(100)), header)
     first, last = found
@@ -124,5 +124,5 @@ def test_parts_of_a_sound(header: str | None, found: tuple[int | None, int]) -> 
         assert answer.headers["content-range"] == f"bytes {first}-{last}/100"
 
 
-def test_a_part_past_the_end_is_refused() -> None:
+def test_audio_range_past_the_end_is_refused() -> None:
     assert part(b"abc", "bytes=3-").status_code == 416

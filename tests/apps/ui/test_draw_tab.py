@@ -22,7 +22,7 @@ from polydraft.modalities.image.family import ImageFamily
 
 
 class Pipe:
-    """As much of a pipeline as says what it takes."""
+    """Stand-in for a pipeline that reports its optional inputs."""
 
     def __init__(self, family: type[ImageFamily] | None, negative: bool) -> None:
         self.family, self.negative = family and family.__new__(family), negative
@@ -39,8 +39,8 @@ def test_optional_inputs_are_those_the_model_takes() -> None:
     assert optional_inputs(Pipe(Emu3, True)) == {"negative_prompt"}
 
 
-def built(reads: frozenset[str]) -> tuple[set[str], Desk]:
-    """Ids of the controls of a tab for a model that takes `reads`, and its desk."""
+def build_tab(reads: frozenset[str]) -> tuple[set[str], Desk]:
+    """Return the ids of a tab's controls for a model that takes the inputs `reads`, and the tab's desk."""
     upload_folder()
     registry = SimpleNamespace(parse=lambda name: SimpleNamespace(guarantee="identical"))
     card: Any = SimpleNamespace(defaults={}, methods=["ar"], registry=registry)
@@ -50,9 +50,9 @@ def built(reads: frozenset[str]) -> tuple[set[str], Desk]:
     return {block.elem_id for block in page.blocks.values() if getattr(block, "elem_id", None)}, desk
 
 
-def test_negative_prompt_and_picture_appear_where_they_are_read() -> None:
-    ids, desk = built(frozenset())
+def test_draw_tab_shows_only_supported_inputs() -> None:
+    ids, desk = build_tab(frozenset())
     assert not {"draw-negative", "draw-prime-picture"} & ids
-    ids, desk = built(frozenset({"negative_prompt", "prime"}))
+    ids, desk = build_tab(frozenset({"negative_prompt", "prime"}))
     assert {"draw-negative", "draw-prime-picture"} <= ids
-    assert "negative_prompt" in desk.links["draw"]  # a link and a reload keep it
+    assert "negative_prompt" in desk.links["draw"]  # Links and reloads keep it.

@@ -1,4 +1,4 @@
-"""What the page serves, keeps and takes: an allow-list of Gradio's routes, and bounds on what people leave there."""
+"""Gate of the page: an allow-list of Gradio's routes, and bounds on stored sounds and uploads."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ SHUT = (
 )  # fmt: skip
 
 
-def asked(gate: Gate, method: str, path: str, root: str = "/ui") -> list[dict[str, Any]]:
-    """What a gate sends for a request."""
+def send_request(gate: Gate, method: str, path: str, root: str = "/ui") -> list[dict[str, Any]]:
+    """Return the messages that a gate sends for a request."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -63,7 +63,7 @@ def asked(gate: Gate, method: str, path: str, root: str = "/ui") -> list[dict[st
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """A gate before an application that answers everything, and lets every origin read it."""
+    """Return a gate before an application that answers everything and allows every origin."""
     answers = PlainTextResponse("Gradio", headers={"access-control-allow-origin": "https://evil.example"})
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "a.png").write_bytes(b"a")
@@ -72,7 +72,7 @@ def gate(tmp_path: Path) -> Gate:
 
 @pytest.mark.parametrize(("method", "path"), OPEN)
 def test_routes_of_the_page_are_open(gate: Gate, method: str, path: str) -> None:
-    start = asked(gate, method, path)[0]
+    start = send_request(gate, method, path)[0]
     headers = dict(start["headers"])
     assert start["status"] == 200 and b"access-control-allow-origin" not in headers
     assert b"frame-ancestors 'none'" in headers[b"content-security-policy"]
@@ -81,12 +81,12 @@ def test_routes_of_the_page_are_open(gate: Gate, method: str, path: str) -> None
 @pytest.mark.parametrize("request_line", SHUT)
 def test_other_routes_of_gradio_are_shut(gate: Gate, request_line: str) -> None:
     method, _, path = request_line.format(folder=gate.folder).partition(" ")
-    assert asked(gate, method, path)[0]["status"] == 404
+    assert send_request(gate, method, path)[0]["status"] == 404
 
 
-def test_files_of_the_folder_alone_are_served(gate: Gate, tmp_path: Path) -> None:
+def test_only_files_of_the_folder_are_served(gate: Gate, tmp_path: Path) -> None:
     def status(name: str) -> int:
-        return int(asked(gate, "GET", f"/gradio_api/file={name}")[0]["status"])
+        return int(send_request(gate, "GET", f"/gradio_api/file={name}")[0]["status"])
 
     (tmp_path / "secret").write_bytes(b"s")
     (gate.folder / "link").symlink_to(tmp_path / "secret")
@@ -95,8 +95,8 @@ def test_files_of_the_folder_alone_are_served(gate: Gate, tmp_path: Path) -> Non
     assert status(f"{gate.folder}/a.png\0") == 404
 
 
-def test_every_route_of_gradio_is_judged(gate: Gate) -> None:
-    """Those that are open are named here; a release of Gradio that adds others leaves them shut."""
+def test_every_gradio_route_is_allowed_or_refused(gate: Gate) -> None:
+    """Check the list of open routes; routes that a Gradio release adds stay closed."""
     gr = pytest.importorskip("gradio")
     with gr.Blocks() as page:
         gr.Textbox()
@@ -115,14 +115,14 @@ BOUNDS = Bounds(count=3, size=100, total_count=7, total_size=250, age=60)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_bounds_hold_after_every_step(seed: int) -> None:
-    drawn = random.Random(seed)
-    steps = [(drawn.randint(0, 4), drawn.randint(0, 60), drawn.randint(0, 30)) for _ in range(40)]
+    rng = random.Random(seed)
+    steps = [(rng.randint(0, 4), rng.randint(0, 60), rng.randint(0, 30)) for _ in range(40)]
     now, dropped = [0.0], list[str]()
     kept: KeptBySession[str] = KeptBySession(BOUNDS, dropped.append, lambda: now[0])
     for number, (session, size, seconds) in enumerate(steps):
         now[0] += seconds
         kept.put(str(number), str(session), str(number), size)
-        assert kept.get(str(number)) == str(number)  # the newest stays
+        assert kept.get(str(number)) == str(number)  # The newest entry stays.
         entries = list(kept.entries.values())
         mine = [entry for entry in entries if entry.session == str(session)]
         assert len(mine) <= BOUNDS.count and sum(entry.size for entry in mine) <= BOUNDS.size
@@ -131,7 +131,7 @@ def test_bounds_hold_after_every_step(seed: int) -> None:
     assert sorted(dropped + [entry.value for entry in kept.entries.values()]) == sorted(map(str, range(len(steps))))
 
 
-def test_greedy_session_pays_for_all() -> None:
+def test_largest_session_is_evicted_first() -> None:
     kept: KeptBySession[str] = KeptBySession(Bounds(count=99, size=999, total_count=99, total_size=100, age=60))
     kept.put("mine", "me", "mine", 20)
     for number in range(20):
@@ -139,8 +139,8 @@ def test_greedy_session_pays_for_all() -> None:
     assert kept.get("mine") == "mine" and len(kept.entries) == 5
 
 
-def posted(uploads: Uploads, files: list[tuple[str, bytes]], times: int = 1) -> list[httpx.Response]:
-    """Answers to uploads of the same files, one after another."""
+def post_files(uploads: Uploads, files: list[tuple[str, bytes]], times: int = 1) -> list[httpx.Response]:
+    """Return the responses to repeated uploads of the same files."""
     app = FastAPI()
     app.include_router(uploads.router())
 
@@ -158,7 +158,7 @@ def kept_files(folder: Path) -> list[Path]:
 
 def test_uploads_are_bounded_and_removed(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path, Bounds(count=2, size=1000, total_count=9, total_size=9000, age=3600))
-    answers = posted(uploads, [("../../a.png", b"x" * 300)], times=5)
+    answers = post_files(uploads, [("../../a.png", b"x" * 300)], times=5)
     paths = [Path(answer.json()[0]) for answer in answers]
     assert len(set(paths)) == 5 and all(path.is_relative_to(tmp_path) and path.name == "picture.png" for path in paths)
     assert sorted(kept_files(tmp_path)) == sorted(paths[-2:]) and len(list(tmp_path.iterdir())) == 2
@@ -166,22 +166,22 @@ def test_uploads_are_bounded_and_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_upload_of_too_much_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_too_large_uploads_are_refused_without_files(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path)
-    [many] = posted(uploads, [(f"{number}.png", b"x") for number in range(MOST_FILES + 1)])
-    [large] = posted(uploads, [("a.png", bytes(LARGEST_PICTURE + 1))])
+    [many] = post_files(uploads, [(f"{number}.png", b"x") for number in range(MOST_FILES + 1)])
+    [large] = post_files(uploads, [("a.png", bytes(LARGEST_PICTURE + 1))])
     uploads.under_way = MOST_AT_ONCE
-    [busy] = posted(uploads, [("a.png", b"x")])
+    [busy] = post_files(uploads, [("a.png", b"x")])
     assert (many.status_code, large.status_code, busy.status_code) == (400, 413, 429)
     assert kept_files(tmp_path) == [] and uploads.under_way == MOST_AT_ONCE
 
 
-def test_upload_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_upload_leaves_no_files(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path)
     app = FastAPI()
     app.include_router(uploads.router())
-    begun = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + bytes(3_000_000)
-    messages = [{"type": "http.request", "body": begun, "more_body": True}, {"type": "http.disconnect"}]
+    first_chunk = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + bytes(3_000_000)
+    messages = [{"type": "http.request", "body": first_chunk, "more_body": True}, {"type": "http.disconnect"}]
     scope = {
         "type": "http", "method": "POST", "path": "/gradio_api/upload", "query_string": b"", "http_version": "1.1",
         "headers": [(b"content-type", b"multipart/form-data; boundary=x")], "root_path": "", "scheme": "http",

@@ -1,4 +1,4 @@
-"""Programs at the page: its named endpoints, driven by Gradio's own client."""
+"""Named endpoints of the page, driven by Gradio's client."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def last(client: Any, *arguments: Any, api_name: str) -> Any:
     return client.submit(*arguments, api_name=api_name).result(timeout=PATIENCE)
 
 
-def test_endpoints_are_the_four_that_make_something(client: Any) -> None:
+def test_endpoints_are_the_four_generators(client: Any) -> None:
     assert set(client.view_api(return_format="dict")["named_endpoints"]) == {"/draw", "/speak", "/ask", "/compare"}
 
 
-def test_only_what_makes_something_waits_in_the_queue(live: Live) -> None:
-    """Else a run that follows a change of controls at once may never be heard of (`desk.AT_ONCE`)."""
+def test_only_generators_wait_in_the_queue(live: Live) -> None:
+    """Check the queue: a run right after a change of controls may get lost otherwise (`desk.AT_ONCE`)."""
     with urllib.request.urlopen(live.address + "config", timeout=PATIENCE) as answer:
         events = [event for event in json.load(answer)["dependencies"] if event["backend_fn"]]
     queued = [event["targets"] for event in events if event["queue"] is not False and not event["types"]["generator"]]
@@ -45,60 +45,60 @@ def test_only_what_makes_something_waits_in_the_queue(live: Live) -> None:
 
 
 def test_draw(client: Any) -> None:
-    shown, known = last(client, "two cats on a pink background", 3, "eagle2", 0.7, 4, 1, 1.3, 0.05, api_name="/draw")
-    assert "Save PNG" in shown
-    assert known["finish_reason"] == "length" and known["stats"]["tokens"] == image_token_count()
-    assert known["stats"]["guarantee"] == "identical" and known["stats"]["mean_accepted_length"] > 1.5
+    html, result = last(client, "two cats on a pink background", 3, "eagle2", 0.7, 4, 1, 1.3, 0.05, api_name="/draw")
+    assert "Save PNG" in html
+    assert result["finish_reason"] == "length" and result["stats"]["tokens"] == image_token_count()
+    assert result["stats"]["guarantee"] == "identical" and result["stats"]["mean_accepted_length"] > 1.5
 
 
 def test_speak_and_fetch_the_sound(client: Any, live: Live) -> None:
-    _, known = last(client, "It is late.", "rms", 1, "hydra", 1, 0.6, 20, 1, api_name="/speak")
-    with urllib.request.urlopen(live.address + known["sound"], timeout=PATIENCE) as answer:
-        heard, rate = soundfile.read(io.BytesIO(answer.read()), dtype="float32")
-    said = live.compute(live.engine.model("tiny-speech").pipe, "It is late.", voice="rms", seed=1, speculative=False)
-    assert rate == said.sample_rate and len(heard) == len(said.audio)
-    assert np.abs(heard - said.audio.clip(-1, 1)).max() < 1e-3
+    _, result = last(client, "It is late.", "rms", 1, "hydra", 1, 0.6, 20, 1, api_name="/speak")
+    with urllib.request.urlopen(live.address + result["sound"], timeout=PATIENCE) as answer:
+        samples, rate = soundfile.read(io.BytesIO(answer.read()), dtype="float32")
+    plain = live.compute(live.engine.model("tiny-speech").pipe, "It is late.", voice="rms", seed=1, speculative=False)
+    assert rate == plain.sample_rate and len(samples) == len(plain.audio)
+    assert np.abs(samples - plain.audio.clip(-1, 1)).max() < 1e-3
 
 
-def test_text_that_is_too_long_is_refused_at_once(client: Any, live: Live) -> None:
+def test_speak_too_long_text_is_refused_immediately(client: Any, live: Live) -> None:
     before = live.engine.count
-    _, known = last(client, "It is late. " * 417, "rms", 1, "hydra", 1, 0.6, 20, 1, api_name="/speak")
-    assert "5,004 characters" in known["error"] and "4,096" in known["error"] and live.engine.count == before
+    _, result = last(client, "It is late. " * 417, "rms", 1, "hydra", 1, 0.6, 20, 1, api_name="/speak")
+    assert "5,004 characters" in result["error"] and "4,096" in result["error"] and live.engine.count == before
 
 
-def test_page_takes_pictures_as_large_as_the_api(live: Live) -> None:
+def test_page_and_api_accept_equal_image_sizes(live: Live) -> None:
     with urllib.request.urlopen(live.address + "config", timeout=PATIENCE) as answer:
         assert json.load(answer)["max_file_size"] == LARGEST_PICTURE
-    assert 4 * LARGEST_PICTURE / 3 < LARGEST_BODY  # in Base64
+    assert 4 * LARGEST_PICTURE / 3 < LARGEST_BODY  # Size in Base64.
 
 
 def test_ask(client: Any, tmp_path: Any) -> None:
     from gradio_client import handle_file
 
     Image.new("RGB", (128, 128), (38, 52, 98)).save(tmp_path / "night.png")
-    asked = handle_file(str(tmp_path / "night.png")), "What colour is the background?", 0, "hydra", 0, 0, 1, 64
-    _, known = last(client, *asked, api_name="/ask")
-    assert "navy" in known["text"] and known["finish_reason"] == "eos"
+    inputs = handle_file(str(tmp_path / "night.png")), "What colour is the background?", 0, "hydra", 0, 0, 1, 64
+    _, result = last(client, *inputs, api_name="/ask")
+    assert "navy" in result["text"] and result["finish_reason"] == "eos"
 
 
-def test_a_lossy_race_says_how_many_are_equal(client: Any) -> None:
-    shown, known = last(client, "speech", "It is late.", None, 0, "top-k", api_name="/compare")
-    assert known["drafted"]["guarantee"] == "lossy"
-    assert ("The same tokens" in shown) is known["same_tokens"]
+def test_lossy_race_reports_number_of_equal_tokens(client: Any) -> None:
+    html, result = last(client, "speech", "It is late.", None, 0, "top-k", api_name="/compare")
+    assert result["drafted"]["guarantee"] == "lossy"
+    assert ("The same tokens" in html) is result["same_tokens"]
 
 
-def asked_about(live: Live, picture: dict[str, Any]) -> str:
-    """What the page says of a question about a picture that a request names, event by event."""
-    asked = json.dumps({"data": [picture, "What colour is the background?", 0, "hydra", 0, 0, 1, 16]}).encode()
+def ask_page(live: Live, picture: dict[str, Any]) -> str:
+    """Return the events of a question about an image that the request names."""
+    body = json.dumps({"data": [picture, "What colour is the background?", 0, "hydra", 0, 0, 1, 16]}).encode()
     call = live.address + "gradio_api/call/ask"
-    posted = urllib.request.Request(call, asked, {"content-type": "application/json"})
-    with urllib.request.urlopen(posted, timeout=PATIENCE) as answer:
+    request = urllib.request.Request(call, body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         event = json.load(answer)["event_id"]
     with urllib.request.urlopen(f"{call}/{event}", timeout=PATIENCE) as answer:
         return answer.read().decode()
 
 
-def test_files_that_nobody_uploaded_are_refused(live: Live, tmp_path: Any) -> None:
+def test_files_not_uploaded_are_refused(live: Live, tmp_path: Any) -> None:
     from gradio.utils import get_upload_folder
 
     secret = tmp_path / "secret.png"
@@ -110,9 +110,9 @@ def test_files_that_nobody_uploaded_are_refused(live: Live, tmp_path: Any) -> No
         {"path": str(secret)}, {"path": str(traversing)}, {"path": live.address.replace("ui/", "favicon.ico")},
         {"path": None, "url": live.address.replace("ui/", "favicon.ico")}, {"url": f"file://{secret}"},
     ):  # fmt: skip
-        said = asked_about(live, named | {"meta": {"_type": "gradio.FileData"}})
-        assert "navy" not in said and "event: error" in said or "no longer there" in said, (named, said)
-    assert set(kept.rglob("*")) == before  # nor was anything copied or fetched
+        answer = ask_page(live, named | {"meta": {"_type": "gradio.FileData"}})
+        assert "navy" not in answer and "event: error" in answer or "no longer there" in answer, (named, answer)
+    assert set(kept.rglob("*")) == before  # Nothing was copied or fetched.
 
 
 @pytest.mark.parametrize(
@@ -123,31 +123,31 @@ def test_files_that_nobody_uploaded_are_refused(live: Live, tmp_path: Any) -> No
         "gradio_api/file=%2e%2e/%2e%2e/etc/passwd", "gradio_api/deep_link?session_hash=a", "monitoring",
     ],
 )  # fmt: skip
-def test_nothing_else_is_fetched_or_handed_out(live: Live, path: str) -> None:
+def test_other_files_and_urls_are_refused(live: Live, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{live.address}{path}", timeout=PATIENCE)
     assert refused.value.code == 404
 
 
-def uploaded(live: Live, **headers: str) -> httpx.Response:
-    """Answer to an upload."""
+def upload(live: Live, **headers: str) -> httpx.Response:
+    """Upload a file and return the response."""
     return httpx.post(
         f"{live.address}gradio_api/upload", files={"files": ("a.png", b"x" * 1000)}, headers=headers, timeout=PATIENCE
     )
 
 
-def test_uploads_of_another_site_leave_nothing(live: Live) -> None:
+def test_cross_site_uploads_leave_no_files(live: Live) -> None:
     from gradio.utils import get_upload_folder
 
-    kept, own = Path(get_upload_folder()), live.address.removesuffix("/ui/")
+    kept, origin = Path(get_upload_folder()), live.address.removesuffix("/ui/")
     before = set(kept.rglob("*"))
-    answers = {uploaded(live, origin="https://evil.example").status_code for _ in range(20)}
+    answers = {upload(live, origin="https://evil.example").status_code for _ in range(20)}
     assert answers == {403} and set(kept.rglob("*")) == before
-    [path] = uploaded(live, origin=own).json()
+    [path] = upload(live, origin=origin).json()
     assert httpx.get(f"{live.address}gradio_api/file={path}", timeout=PATIENCE).content == b"x" * 1000
 
 
-def test_page_is_shown_in_no_frame_and_asks_no_other_host(live: Live) -> None:
+def test_page_headers_forbid_frames_and_other_hosts(live: Live) -> None:
     answer = httpx.get(live.address, timeout=PATIENCE)
     policy = answer.headers["content-security-policy"]
     assert "frame-ancestors 'none'" in policy and "default-src 'self'" in policy
@@ -155,7 +155,7 @@ def test_page_is_shown_in_no_frame_and_asks_no_other_host(live: Live) -> None:
     assert answer.headers["set-cookie"].startswith("polydraft_session_")
 
 
-def test_bombs_and_broken_pictures_are_refused_in_a_sentence(client: Any, tmp_path: Any) -> None:
+def test_ask_invalid_images_are_refused(client: Any, tmp_path: Any) -> None:
     from gradio_client import handle_file
 
     bomb, broken = tmp_path / "bomb.png", tmp_path / "broken.png"
@@ -163,13 +163,13 @@ def test_bombs_and_broken_pictures_are_refused_in_a_sentence(client: Any, tmp_pa
     Image.effect_noise((200, 200), 50).save(broken)
     broken.write_bytes(broken.read_bytes()[:3000])
     for file, word in ((bomb, "pixels"), (broken, "whole")):
-        shown, known = last(client, handle_file(str(file)), "What is this?", 0, "hydra", 0, 0, 1, 16, api_name="/ask")
-        assert word in known["error"] and known["error"].endswith("."), known
-        assert 'role="alert"' in shown
+        html, result = last(client, handle_file(str(file)), "What is this?", 0, "hydra", 0, 0, 1, 16, api_name="/ask")
+        assert word in result["error"] and result["error"].endswith("."), result
+        assert 'role="alert"' in html
 
 
-def test_refusals_are_sentences(client: Any) -> None:
-    shown, known = last(client, "two cats on a pink background", 3, "no-such-way", 0.7, 4, 1, 1.3, api_name="/draw")
-    assert known["error"].startswith("method 'no-such-way' is unknown") and 'role="alert"' in shown
-    shown, known = last(client, "<script>alert(1)</script>", 0, "jacobi", 0.7, 4, 1, 1.3, api_name="/draw")
-    assert "<script" not in shown
+def test_refusals_are_one_sentence(client: Any) -> None:
+    html, result = last(client, "two cats on a pink background", 3, "no-such-way", 0.7, 4, 1, 1.3, api_name="/draw")
+    assert result["error"].startswith("method 'no-such-way' is unknown") and 'role="alert"' in html
+    html, result = last(client, "<script>alert(1)</script>", 0, "jacobi", 0.7, 4, 1, 1.3, api_name="/draw")
+    assert "<script" not in html

@@ -1,4 +1,4 @@
-"""The page itself: links, copies, keys, names for screen readers, small screens, errors that are sentences."""
+"""Controls of the page: links, copies, keyboard, names for screen readers, small screens, error messages."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ FAINT = """() => {
 }"""
 
 
-def test_a_link_restores_the_controls(opened: Any) -> None:
+def test_a_link_restores_the_controls(open_page: Any) -> None:
     settings = "seed=41&method=eagle2&temperature=0.5&min_p=0.3&runs=1&top_p=warm"
-    page = opened(f"?tab=draw&prompt=three+bees+on+a+grey+background&{settings}")
+    page = open_page(f"?tab=draw&prompt=three+bees+on+a+grey+background&{settings}")
     page.wait_for_function("document.querySelector('#draw-prompt textarea')?.value.startsWith('three bees')")
     assert page.locator("#draw-seed input").input_value() == "41"
     assert page.locator("#draw-runs input").is_checked()
@@ -57,11 +57,11 @@ def test_a_link_restores_the_controls(opened: Any) -> None:
     assert page.locator("#draw-method input").first.input_value().startswith("eagle2")
     assert page.locator("#draw-temperature input[type=number]").input_value() == "0.5"
     assert page.locator("#draw-min-p input[type=number]").input_value() == "0.3"
-    assert page.locator("#draw-top-p input[type=number]").input_value() == "1"  # what cannot be read is left alone
+    assert page.locator("#draw-top-p input[type=number]").input_value() == "1"  # Unreadable values are ignored.
 
 
-def test_copies_make_the_same_again(opened: Any, live: Live) -> None:
-    page = opened("?tab=ask&question=What+colour+is+the+background%3F&seed=5")
+def test_copied_link_and_python_contain_settings(open_page: Any, live: Live) -> None:
+    page = open_page("?tab=ask&question=What+colour+is+the+background%3F&seed=5")
     page.wait_for_function("document.querySelector('#ask-question textarea')?.value.startsWith('What colour')")
     page.get_by_role("button", name="Ask", exact=True).click()
     page.get_by_role("button", name="Copy link").click()
@@ -74,8 +74,8 @@ def test_copies_make_the_same_again(opened: Any, live: Live) -> None:
     )
 
 
-def test_errors_are_sentences(opened: Any) -> None:
-    page = opened()
+def test_errors_are_one_sentence(open_page: Any) -> None:
+    page = open_page()
     for prompt, word in (("zzz qqq", "can generate nothing"), ("   ", "prompt is empty")):
         page.get_by_label("Prompt").locator("visible=true").fill(prompt)
         page.get_by_role("button", name="Draw", exact=True).click()
@@ -84,8 +84,8 @@ def test_errors_are_sentences(opened: Any) -> None:
         assert alert.locator("p").inner_text().endswith(".")
 
 
-def test_keys_alone_are_enough(opened: Any) -> None:
-    page = opened("?tab=ask")
+def test_page_is_usable_by_keyboard(open_page: Any) -> None:
+    page = open_page("?tab=ask")
     page.get_by_role("tab", name="Ask", exact=True).focus()
     wanted = ["ask-question", "ask-go"]
     for _ in range(40):
@@ -101,7 +101,7 @@ def test_keys_alone_are_enough(opened: Any) -> None:
 
 
 def with_results(page: Any) -> None:
-    """Let every tab make something, so that what it shows then is looked at too."""
+    """Run every tab once, so that its results are checked too."""
     for name, start, made in (
         ("Draw", "Draw", "#draw-stage .actions"), ("Speak", "Speak", "#speak-stage [data-made]"),
         ("Ask", "Ask", "#ask-stage .actions"), ("Compare", "Race", "#compare-stage .verdict"),
@@ -120,10 +120,10 @@ LOOKS = ((False, WIDE), (True, NARROW), (False, NARROW), (True, WIDE))
 
 
 @pytest.mark.parametrize("turn", first(1, range(len(LOOKS))))
-def test_every_view_fits_and_can_be_read(opened: Any, turn: int) -> None:
-    """Check five tabs with results, by day and by night, wide and narrow, in turn; axe judges what it can."""
+def test_every_view_fits_and_can_be_read(open_page: Any, turn: int) -> None:
+    """Check five tabs with results, light and dark, wide and narrow, with axe."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = opened()
+    page = open_page()
     with_results(page)
     wrong = []
     for index, name in enumerate(TABS):
@@ -147,18 +147,18 @@ def test_every_view_fits_and_can_be_read(opened: Any, turn: int) -> None:
     assert wrong == []
 
 
-def test_day_and_night_are_a_click_away(opened: Any) -> None:
-    page = opened()
+def test_colour_scheme_is_switched_by_one_click(open_page: Any) -> None:
+    page = open_page()
     page.get_by_role("button", name="Switch between light and dark").click()
     assert page.evaluate("document.body.classList.contains('dark')")
-    again = page.context.new_page()  # reloading would abort what the page still asks for, and tell an error
+    again = page.context.new_page()  # Reloading would abort pending requests, which the browser reports as an error.
     again.goto(page.url)
     again.get_by_role("tab", name="Draw", exact=True).wait_for()
     again.wait_for_function("document.body.classList.contains('dark')")
 
 
-def test_reload_keeps_tab_and_inputs(opened: Any, live: Live) -> None:
-    page = opened().context.new_page()  # unwatched: what a reload breaks off is told as an error
+def test_reload_keeps_tab_and_inputs(open_page: Any, live: Live) -> None:
+    page = open_page().context.new_page()  # Errors are not collected here, since a reload aborts requests.
     page.goto(live.address + "?tab=compare&prompt=three+stars&seed=5")
     page.wait_for_function("document.querySelector('#compare-prompt textarea')?.value === 'three stars'")
     page.get_by_role("tab", name="Speak", exact=True).click()
@@ -174,17 +174,17 @@ def test_reload_keeps_tab_and_inputs(opened: Any, live: Live) -> None:
     assert page.locator("#compare-seed input").input_value() == "5"
 
 
-def test_methods_unfold_on_a_phone(opened: Any) -> None:
-    page = opened("?tab=models", width=390)
+def test_methods_unfold_on_a_phone(open_page: Any) -> None:
+    page = open_page("?tab=models", width=390)
     row = page.locator("table.methods tbody tr").first
-    told = row.locator('[data-name="What it does"]')
-    assert told.is_hidden() and page.evaluate("document.documentElement.scrollHeight") < 5000
+    description = row.locator('[data-name="What it does"]')
+    assert description.is_hidden() and page.evaluate("document.documentElement.scrollHeight") < 5000
     row.get_by_role("button", name="Details").click()
-    assert told.is_visible() and row.get_by_role("button").get_attribute("aria-expanded") == "true"
+    assert description.is_visible() and row.get_by_role("button").get_attribute("aria-expanded") == "true"
 
 
-def test_methods_can_be_filtered(opened: Any) -> None:
-    page = opened("?tab=models")
+def test_methods_can_be_filtered(open_page: Any) -> None:
+    page = open_page("?tab=models")
     rows = page.locator("table.methods tbody tr")
     rows.first.wait_for()
     everything = rows.count()

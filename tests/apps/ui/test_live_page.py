@@ -1,4 +1,4 @@
-"""People at the page: a browser draws, listens, asks, compares, stops and leaves."""
+"""Use of the page in a browser: generating images and speech, asking, comparing, stopping and leaving."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ WATCH_RUNS = """() => {
 
 
 def picture_of(address: str) -> Image.Image:
-    """The picture in a `data:` URL."""
+    """Return the image of a `data:` URL."""
     return Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
 
 
 @pytest.fixture
-def unhurried(live: Live) -> Iterator[None]:
-    """Passes that take a tenth of a second, so that nothing ends before it can be interrupted."""
+def slow_passes(live: Live) -> Iterator[None]:
+    """Slow passes down to a tenth of a second, so that requests can be interrupted."""
     compute = live.engine.worker.compute
     work = compute.work
 
-    def rested() -> bool:
+    def delayed_work() -> bool:
         time.sleep(0.1)
         return work()
 
-    compute.work = rested
+    compute.work = delayed_work
     yield
     compute.work = work
 
 
-def plainly(page: Any, name: str) -> None:
+def choose_plain_decoding(page: Any, name: str) -> None:
     """Choose plain decoding, which takes the most passes."""
     page.get_by_role("button", name="More settings").locator("visible=true").click()
     box = page.locator(f"#{name}-method input").first
@@ -57,8 +57,8 @@ def plainly(page: Any, name: str) -> None:
     box.press("Enter")
 
 
-def test_a_prompt_becomes_a_picture_that_fills_in(opened: Any, live: Live) -> None:
-    page = opened()
+def test_draw_image_fills_in(open_page: Any, live: Live) -> None:
+    page = open_page()
     page.evaluate(WATCH_RUNS)
     page.get_by_label("Prompt").locator("visible=true").fill(PROMPT)
     page.get_by_role("button", name="Draw", exact=True).click()
@@ -66,31 +66,31 @@ def test_a_prompt_becomes_a_picture_that_fills_in(opened: Any, live: Live) -> No
     save.wait_for()
     seen = page.evaluate("window.seen")
     grown = [count for count in seen if count]
-    assert len(set(grown)) > 3, seen  # it filled in, more than once
+    assert len(set(grown)) > 3, seen  # Several partial images were shown.
     assert grown == sorted(grown), seen
     drawn = picture_of(save.get_attribute("href"))
     assert drawn.text["prompt"] == PROMPT and ImageRecipe.parse(drawn.text["polydraft"]).seeds == [0]
     pipe = live.engine.model("tiny-image").pipe
     plain = live.compute(pipe, PROMPT, speculative=False, seed=0)
-    assert ImageChops.difference(drawn.convert("RGB"), plain.image).getbbox() is None  # the very picture
+    assert ImageChops.difference(drawn.convert("RGB"), plain.image).getbbox() is None  # The same image.
     assert page.get_by_label(f"Drawing: {PROMPT}").is_visible()
     drafted = live.compute(pipe, PROMPT, seed=0)
-    assert seen[-1] == len(drafted.passes.unique())  # those that drew; the first ones may only write the plan
+    assert seen[-1] == len(drafted.passes.unique())  # The first passes may only write the plan.
     passes = f"{drafted.stats.target_passes} passes"
     assert page.locator("#draw-stage .bar.drafted .value").inner_text() == passes
 
 
-def test_behind_a_key_a_shared_link_is_restored_and_speaks(opened: Any, live: Live) -> None:
-    """Everything the page fetches later (its stream, the sound) is let in by the cookie it got."""
-    page = opened(f"?tab=speak&text=It+is+late.&key={KEY}", address=live.keyed)
+def test_shared_link_with_key_is_restored(open_page: Any, live: Live) -> None:
+    """Check that the cookie authorises everything the page fetches later, such as its stream and the sound."""
+    page = open_page(f"?tab=speak&text=It+is+late.&key={KEY}", address=live.keyed)
     assert "key" not in page.url and page.get_by_label("Text").locator("visible=true").input_value() == "It is late."
     page.get_by_role("button", name="Speak", exact=True).click()
     page.wait_for_function("document.querySelector('audio').readyState === 4")
     page.get_by_role("link", name="Save WAV").wait_for()
 
 
-def test_runs_are_coloured_if_wanted(opened: Any) -> None:
-    page = opened()
+def test_token_runs_are_coloured_on_request(open_page: Any) -> None:
+    page = open_page()
     page.get_by_role("button", name="Draw", exact=True).click()
     page.get_by_role("link", name="Save PNG").wait_for()
     shown = "getComputedStyle(document.querySelector('#draw-stage .runs')).opacity"
@@ -99,8 +99,8 @@ def test_runs_are_coloured_if_wanted(opened: Any) -> None:
     page.wait_for_function(f"{shown} === '1'")
 
 
-def test_speech_is_heard_while_it_is_made(opened: Any, live: Live) -> None:
-    page = opened("?tab=speak")
+def test_speech_plays_while_it_is_synthesised(open_page: Any, live: Live) -> None:
+    page = open_page("?tab=speak")
     page.get_by_label("Text").locator("visible=true").fill("We will meet again tomorrow. Dinner is at seven.")
     page.get_by_role("button", name="Speak", exact=True).click()
     page.wait_for_function("document.querySelector('audio').readyState === 4")
@@ -119,14 +119,14 @@ def test_speech_is_heard_while_it_is_made(opened: Any, live: Live) -> None:
     assert page.get_by_role("button", name=re.compile("^(Play|Pause)$")).is_enabled()
 
 
-def test_an_uploaded_picture_is_asked_about(opened: Any, tmp_path: Any) -> None:
+def test_an_uploaded_picture_is_asked_about(open_page: Any, tmp_path: Any) -> None:
     import numpy as np
 
     from polydraft.modalities.world.scene import Composition, ObjectGroup, place_objects
 
     scene = place_objects(Composition("orange", (ObjectGroup("robot", 2, "large"),)), np.random.default_rng(3))
     Image.fromarray(scene.render()).save(tmp_path / "robots.png")
-    page = opened("?tab=ask")
+    page = open_page("?tab=ask")
     page.get_by_label("Remove Image").or_(page.get_by_label("Clear")).locator("visible=true").first.click()
     page.locator("#ask-picture input[type=file]").set_input_files(tmp_path / "robots.png")
     page.locator("#ask-picture img").wait_for()
@@ -149,13 +149,13 @@ def test_an_uploaded_picture_is_asked_about(opened: Any, tmp_path: Any) -> None:
         pytest.param("Answer", "Describe the picture.", marks=pytest.mark.thorough),
     ],
 )  # fmt: skip
-def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -> None:
-    page = opened("?tab=compare")
+def test_a_race_ends_with_the_same_tokens(open_page: Any, kind: str, prompt: str) -> None:
+    page = open_page("?tab=compare")
     box = page.locator("#compare-prompt textarea")
     before = box.input_value()
-    if kind != "Picture":  # chosen when the page opens
+    if kind != "Picture":  # Selected when the page opens.
         page.locator("#compare-kind").get_by_text(kind, exact=True).click()
-        shown = "document.querySelector('#compare-prompt textarea')"  # there is none while it is drawn anew
+        shown = "document.querySelector('#compare-prompt textarea')"  # Absent while it is rendered again.
         page.wait_for_function(f"(was) => {shown} && {shown}.value !== was", arg=before)
     box.fill(prompt)
     page.get_by_role("button", name="Race", exact=True).click()
@@ -163,7 +163,7 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
     verdict = page.locator("#compare-stage .verdict")
     assert verdict.count() == 1, page.locator("#compare-stage").inner_text()
     assert "The same tokens" in verdict.inner_text()
-    assert page.locator("#compare-stage .lane .flag").all_inner_texts() == ["first"]  # whose it is, the clock decides
+    assert page.locator("#compare-stage .lane .flag").all_inner_texts() == ["first"]  # The clock decides which lane.
     names, values = verdict.locator("dt").all_inner_texts(), verdict.locator("dd:not(.why)").all_inner_texts()
     figures = dict(zip(names, values, strict=True))
     lanes = page.locator("#compare-stage .lane .counters").all_inner_texts()
@@ -173,15 +173,15 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
     assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×"), figures
 
 
-def test_stop_frees_the_row(opened: Any, live: Live, unhurried: None) -> None:
-    page, before = opened(), live.cancelled()
-    plainly(page, "draw")
+def test_stop_frees_the_row(open_page: Any, live: Live, slow_passes: None) -> None:
+    page, before = open_page(), live.cancelled()
+    choose_plain_decoding(page, "draw")
     page.get_by_role("button", name="Draw", exact=True).click()
     page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
     page.locator("#draw-stop").click()
     until(lambda: live.cancelled() > before and not live.engine.handles, "the request was cancelled")
     page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
-    # a frame that was on its way comes after all
+    # A delayed frame arrives.
     page.evaluate("document.querySelector('#draw-stage .notes').parentElement.outerHTML = '<p data-going></p>'")
     page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
     page.get_by_role("button", name="Draw", exact=True).click()
@@ -189,8 +189,8 @@ def test_stop_frees_the_row(opened: Any, live: Live, unhurried: None) -> None:
     page.locator("#draw-stop").click()
 
 
-def test_what_was_heard_before_stop_can_be_saved(opened: Any, live: Live, unhurried: None) -> None:
-    page = opened("?tab=speak")
+def test_audio_before_stop_can_be_saved(open_page: Any, live: Live, slow_passes: None) -> None:
+    page = open_page("?tab=speak")
     page.get_by_label("Text").locator("visible=true").fill("We will meet again tomorrow. Dinner is at seven.")
     page.get_by_role("button", name="Speak", exact=True).click()
     page.locator("#speak-stage [data-partial]").wait_for(state="attached")
@@ -200,12 +200,12 @@ def test_what_was_heard_before_stop_can_be_saved(opened: Any, live: Live, unhurr
     save.wait_for()
     until(lambda: not live.engine.handles, "the request was cancelled")
     with urllib.request.urlopen(live.address + save.get_attribute("href"), timeout=PATIENCE) as answer:
-        heard, _ = soundfile.read(io.BytesIO(answer.read()))
-    assert len(heard) > 0
+        samples, _ = soundfile.read(io.BytesIO(answer.read()))
+    assert len(samples) > 0
 
 
-def test_enter_starts_and_shift_enter_makes_a_line(opened: Any) -> None:
-    page = opened()
+def test_enter_starts_and_shift_enter_breaks_line(open_page: Any) -> None:
+    page = open_page()
     box = page.get_by_label("Prompt").locator("visible=true")
     box.fill(PROMPT)
     box.press("Shift+Enter")
@@ -216,9 +216,9 @@ def test_enter_starts_and_shift_enter_makes_a_line(opened: Any) -> None:
     page.locator("#draw-stop").click()
 
 
-def test_leaving_frees_the_row(opened: Any, live: Live, unhurried: None) -> None:
-    page, before = opened(), live.cancelled()
-    plainly(page, "draw")
+def test_leaving_frees_the_row(open_page: Any, live: Live, slow_passes: None) -> None:
+    page, before = open_page(), live.cancelled()
+    choose_plain_decoding(page, "draw")
     page.get_by_role("button", name="Draw", exact=True).click()
     page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
     page.close()

@@ -1,4 +1,4 @@
-"""The page behind a proxy that shows it under a prefix, and strips that from what it hands on."""
+"""Page behind a proxy that serves it under a prefix and strips the prefix from requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX, NAME = "/polydraft", "proxy.example"
 
 
 def behind_proxy(app: Any) -> Any:
-    """Return `app` as a proxy shows it that takes the prefix off, over HTTPS."""
+    """Return `app` behind a proxy that strips the prefix and serves HTTPS."""
 
     async def stripping(scope: Any, receive: Any, send: Any) -> None:
         assert scope["path"].startswith(f"{PREFIX}/")
@@ -28,8 +28,8 @@ def behind_proxy(app: Any) -> Any:
     return stripping
 
 
-async def used(app: Any) -> None:
-    """Open the page, fetch what it names, and let its first event run to its end."""
+async def exercise_page(app: Any) -> None:
+    """Open the page, fetch its assets, and run its first event to the end."""
     transport = httpx.ASGITransport(behind_proxy(app))
     async with httpx.AsyncClient(transport=transport, base_url=f"https://{NAME}{PREFIX}", timeout=PATIENCE) as http:
         page = await http.get("/ui/")
@@ -44,8 +44,8 @@ async def used(app: Any) -> None:
         asked = {"fn_index": first["id"], "data": [""] * len(first["inputs"]), "session_hash": "a1"}
         joined = await http.post("/ui/gradio_api/queue/join", json=asked, headers={"origin": f"https://{NAME}"})
         assert joined.status_code == 200, joined.text
-        async with http.stream("GET", "/ui/gradio_api/queue/data", params={"session_hash": "a1"}) as told:
-            async for line in told.aiter_lines():
+        async with http.stream("GET", "/ui/gradio_api/queue/data", params={"session_hash": "a1"}) as stream:
+            async for line in stream.aiter_lines():
                 if line.startswith("data: ") and json.loads(line[6:])["msg"] == "process_completed":
                     assert json.loads(line[6:])["success"]
                     return
@@ -57,10 +57,10 @@ def test_page_behind_a_stripping_proxy_works(live: Live) -> None:
     from polydraft.apps.server.api.app import create_app, guarded
     from polydraft.apps.server.settings import settings
 
-    async def opened() -> None:
+    async def run_page() -> None:
         chosen = settings({"port": 0, "root_path": PREFIX, "hosts": [NAME]})
         app = create_app(chosen, live.engine)
         async with app.router.lifespan_context(app):
-            await used(guarded(app, chosen))
+            await exercise_page(guarded(app, chosen))
 
-    asyncio.run_coroutine_threadsafe(opened(), live.loop).result(PATIENCE)
+    asyncio.run_coroutine_threadsafe(run_page(), live.loop).result(PATIENCE)

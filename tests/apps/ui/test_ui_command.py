@@ -1,4 +1,4 @@
-"""`polydraft ui`: what it refuses before anything is loaded, and that it serves the page and stops."""
+"""`polydraft ui`: refusals before anything is loaded, and serving the page until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from ..command_line import ENVIRONMENT, assert_refused, run
 from .conftest import PATIENCE
 
 
-def test_other_machines_are_let_in_only_when_told() -> None:
+def test_other_hosts_require_open_option() -> None:
     assert_refused(run("ui", "--host", "0.0.0.0", "--port", "0"), "--open")
 
 
-def test_a_taken_port_is_refused() -> None:
+def test_used_port_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert_refused(run("ui", "--port", str(taken.getsockname()[1])), "--port")
 
 
-def test_it_serves_the_page_until_it_is_stopped(tmp_path: Path) -> None:
+def test_ui_serves_the_page_until_stopped(tmp_path: Path) -> None:
     pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
     command = [sys.executable, "-m", "polydraft", "ui", "--port", "0", "--vlm", "tiny-vlm"]
     environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1", "POLYDRAFT_API_KEY": "a key of the server, not the page's"}
     notes = tmp_path / "notes.txt"
-    with notes.open("w") as told, subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=told, text=True
+    with notes.open("w") as log, subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
     ) as page:  # fmt: skip
         try:
             assert page.stdout is not None
             with selectors.DefaultSelector() as waiting:
                 waiting.register(page.stdout, selectors.EVENT_READ)
-                assert waiting.select(PATIENCE), f"nothing was said in {PATIENCE} s: {notes.read_text()}"
+                assert waiting.select(PATIENCE), f"no output in {PATIENCE} s: {notes.read_text()}"
             address = page.stdout.readline().strip()
             assert address.endswith("/ui/"), (address, notes.read_text())
             with urllib.request.urlopen(address, timeout=PATIENCE) as answer:

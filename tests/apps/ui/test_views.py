@@ -27,7 +27,7 @@ PLAIN = Counts("ar", "identical", 256, 256, 256, 2.0, True)
 
 
 class Tags(HTMLParser):
-    """Elements in the order they begin; anything left open or closed twice is an error."""
+    """Elements of a document in order; unclosed or doubly closed ones are an error."""
 
     VOID = ("img", "input", "path", "rect", "circle", "br")
 
@@ -53,12 +53,12 @@ class Tags(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text += data
 
-    def of(self, kind: str) -> list[dict[str, str | None]]:
-        """Attributes of the elements that have the class `kind`."""
+    def with_class(self, kind: str) -> list[dict[str, str | None]]:
+        """Return the attributes of the elements with the class `kind`."""
         return [attributes for _, attributes in self.found if kind in (attributes.get("class") or "").split()]
 
 
-def test_runs_are_stretches_of_one_pass() -> None:
+def test_runs_group_tokens_of_one_pass() -> None:
     assert runs([1, 1, 2, 3, 3, 3, 0, 0]) == [TokenRun(1, 0, 2), TokenRun(2, 2, 3), TokenRun(3, 3, 6)]
     assert runs([0, 0]) == runs([]) == []
     assert str(TokenRun(3, 3, 6)) == "pass 3: 3 tokens" and str(TokenRun(2, 2, 3)) == "pass 2: 1 token"
@@ -66,8 +66,8 @@ def test_runs_are_stretches_of_one_pass() -> None:
 
 
 @given(st.integers(1, 7), st.data())
-def test_outlines_go_around_their_cells(columns: int, data: st.DataObject) -> None:
-    """The path's area (shoelace) is the number of cells, and it stays inside the rows they are in."""
+def test_outline_encloses_its_cells(columns: int, data: st.DataObject) -> None:
+    """Check that the path's area (shoelace) is the number of cells and that it stays inside their rows."""
     start = data.draw(st.integers(0, 30))
     end = data.draw(st.integers(start + 1, 40))
     points, x, y = [], 0, 0
@@ -85,44 +85,44 @@ def test_outlines_go_around_their_cells(columns: int, data: st.DataObject) -> No
     assert {x for x, _ in points} <= set(range(columns + 1))
 
 
-def test_a_partial_picture_covers_what_is_not_drawn() -> None:
+def test_partial_image_masks_missing_tokens() -> None:
     drawn = Image.new("RGB", (8, 8), "red")
     tags = Tags(picture(drawn, [1, 1, 1, 2, 0, 0, 0, 0, 0], (3, 3), f"Drawing: {EVIL}"))
-    (undrawn,), (newest,) = tags.of("undrawn"), tags.of("newest")
+    (undrawn,), (newest,) = tags.with_class("undrawn"), tags.with_class("newest")
     assert undrawn["d"] == outline(4, 9, 3) and newest["d"] == outline(3, 4, 3)
-    assert len(tags.of("run")) == 2 and tags.found[0][1]["aria-label"] == f"Drawing: {EVIL}"
+    assert len(tags.with_class("run")) == 2 and tags.found[0][1]["aria-label"] == f"Drawing: {EVIL}"
     whole = Tags(picture(drawn, [1] * 9, (3, 3), "x"))
-    assert not whole.of("undrawn") and not whole.of("newest")
-    assert Tags(picture(None, [], (3, 3), "x")).of("undrawn")[0]["d"] == outline(0, 9, 3)
+    assert not whole.with_class("undrawn") and not whole.with_class("newest")
+    assert Tags(picture(None, [], (3, 3), "x")).with_class("undrawn")[0]["d"] == outline(0, 9, 3)
 
 
-def test_differences_tell_what_is_drawn_and_what_is_not() -> None:
+def test_differences_list_generated_and_ignored_words() -> None:
     assert differences("Two frogs on grass", "two frogs on grass", ()) == ["", ""]
-    told = differences("a blue 🐱", "a cat on grass", ("blue",))
-    assert told == ["Drawn: a cat on grass.", "Not drawn: blue."]
+    lines = differences("a blue 🐱", "a cat on grass", ("blue",))
+    assert lines == ["Drawn: a cat on grass.", "Not drawn: blue."]
 
 
-def test_pictures_in_addresses_carry_their_notes() -> None:
+def test_data_url_images_carry_metadata() -> None:
     address = data_url(Image.new("RGB", (4, 4), "blue"), {"prompt": "τ", "seed": "3"})
     found = Image.open(io.BytesIO(base64.b64decode(address.removeprefix("data:image/png;base64,"))))
     assert found.text == {"prompt": "τ", "seed": "3"} and found.getpixel((0, 0)) == (0, 0, 255)
 
 
-def test_words_of_one_pass_share_an_underline() -> None:
+def test_answer_words_of_one_pass_share_underline() -> None:
     tags = Tags(answer([" There are", "", " two <b>frogs</b>."]))
     assert tags.text.split() == ["There", "are", "two", "<b>frogs</b>."]
-    assert [said["class"] for said in tags.of("said")] == ["said shade-0", "said shade-2"]
+    assert [word["class"] for word in tags.with_class("said")] == ["said shade-0", "said shade-2"]
     assert "caret" not in answer(["x"]) and "caret" in answer([], going=True)
 
 
 @given(st.lists(st.text()))
-def test_answers_lose_nothing(pieces: list[str]) -> None:
-    # a parser, like a browser, makes one line break of two kinds and drops what no document may hold
+def test_answer_keeps_all_text(pieces: list[str]) -> None:
+    # Like a browser, a parser normalises line breaks and drops characters that no document may contain.
     plain = [re.sub(r"[\r\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "", piece) for piece in pieces]
     assert Tags(answer(plain)).text == "".join(plain)
 
 
-def test_a_spectrogram_grows_as_if_drawn_at_once() -> None:
+def test_incremental_spectrogram_equals_full_spectrogram() -> None:
     audio = np.sin(np.arange(16000) * 2 * np.pi * 1000 / 16000).astype(np.float32)
     whole, parts = Spectrogram(), Spectrogram()
     whole.add(audio)
@@ -130,22 +130,22 @@ def test_a_spectrogram_grows_as_if_drawn_at_once() -> None:
         parts.add(audio[start : start + 777])
     assert np.array_equal(np.asarray(whole.image()), np.asarray(parts.image()))
     brightness = np.asarray(whole.image()).sum(-1).mean(1)
-    assert abs(ROWS - 1 - brightness.argmax() - ROWS / 8) <= 1  # 1 kHz of 8, from below
+    assert abs(ROWS - 1 - brightness.argmax() - ROWS / 8) <= 1  # 1 kHz of 8 kHz, from below.
     assert Spectrogram().image().size == (1, ROWS)
 
 
-def test_sound_shows_how_much_of_it_is_made() -> None:
+def test_sound_view_shows_progress() -> None:
     drawn = Image.new("RGB", (10, ROWS))
     tags = Tags(sound(drawn, [1, 1, 2], made=1.0, length=4.0, khz=8, key="k"))
     assert next(attributes for tag, attributes in tags.found if tag == "img")["style"] == "width:25.000%"
-    boxes = [(float(box["x"]), float(box["width"])) for box in tags.of("run")]
+    boxes = [(float(box["x"]), float(box["width"])) for box in tags.with_class("run")]
     assert np.allclose(boxes, [(0, 2 / 3), (2 / 3, 1 / 3)], atol=1e-3)
-    assert tags.of("sound")[0]["data-sound"] == "k" and tags.of("sound")[0]["data-length"] == "4.000"
+    assert tags.with_class("sound")[0]["data-sound"] == "k" and tags.with_class("sound")[0]["data-length"] == "4.000"
     assert Tags(ticks(60.0)).text == "0 s10 s20 s30 s40 s50 s"
-    assert Tags(sound(None, [], 0, 0, 8, "k")).of("run") == []
+    assert Tags(sound(None, [], 0, 0, 8, "k")).with_class("run") == []
 
 
-def test_counts_say_what_was_done() -> None:
+def test_counts_report_passes_and_speed() -> None:
     assert (DRAFTED.tau, DRAFTED.speed, DRAFTED.share) == (pytest.approx(9.143, abs=1e-3), 512, 1)
     assert Counts("jacobi", "", 0, 0, 0, 0.0).tau == 0 and Counts("x", "", 1, 64, 256, 1).share == 0.25
     assert sentence(DRAFTED) == "28 passes made 256 tokens; plain decoding takes 256 passes."
@@ -160,14 +160,14 @@ def test_badges_explain_themselves(guarantee: str) -> None:
     assert tags.found[0][1]["title"] == PROMISES[guarantee] and PROMISES[guarantee] in tags.text
 
 
-def test_a_verdict_is_what_was_compared() -> None:
+def test_race_verdict_matches_comparison() -> None:
     same = Tags(race.verdict(PLAIN, DRAFTED, True, 256, 256)).text
     assert "The same tokens" in same and "All 256" in same and "4.00×" in same and "9.14" in same
     lossy = Counts("lantern", "lossy", 20, 256, 256, 0.4, True)
     other = Tags(race.verdict(PLAIN, lossy, False, 31, 256))
     assert "Other tokens" in other.text and "31 of 256" in other.text and "report" not in other.text
     broken = Tags(race.verdict(PLAIN, DRAFTED, False, 255, 256))
-    assert "please report" in broken.text and broken.of("broken")
+    assert "please report" in broken.text and broken.with_class("broken")
 
 
 def test_lanes_have_counters() -> None:
@@ -178,7 +178,7 @@ def test_lanes_have_counters() -> None:
     assert both.index("Drafted") < both.index("Plain")
 
 
-def test_the_stage_escapes_what_people_wrote() -> None:
+def test_stage_escapes_user_text() -> None:
     for made in (
         stage.failure(EVIL), stage.notes([EVIL]), stage.empty("picture", EVIL), stage.stage("", say=EVIL),
         stage.actions("?prompt=" + EVIL, EVIL, ("Save", "data:x", EVIL)), answer([EVIL]),

@@ -46,8 +46,8 @@ class LatentOracle(OracleDrafter):
         device = state.tokens.device
         depths = torch.arange(self.reach, device=device)
         positions = state.num_generated[:, None] + depths
-        truth = batch_gather(drafter_state.truth, positions.clamp(max=drafter_state.truth.shape[1] - 1))
-        order, key = drafter_state.order[:, None], torch.tensor(self.seed, device=device)
+        truth = batch_gather(drafter_state.recorded_ids, positions.clamp(max=drafter_state.recorded_ids.shape[1] - 1))
+        order, key = drafter_state.request_index[:, None], torch.tensor(self.seed, device=device)
         is_right = uniform_from_keys(key, order, positions, depths) < self.acceptance
         coordinate = (uniform_from_keys(key + 2, order, positions, depths) * truth.shape[2]).long()
         one_coordinate = torch.arange(truth.shape[2], device=device) == coordinate[..., None]

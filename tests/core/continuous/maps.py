@@ -114,7 +114,7 @@ class MapTarget:
         budget = torch.tensor([prompt.max_new_tokens for prompt in prompts])
         tokens = empty_latents(rows, 16, size, self.device)
         state.append_rows(BatchState(tokens, two, two * 0, budget, two[:, None], settings, [2] * rows, state.cache))
-        return LatentPrefill(two[:, None].expand(-1, 2), two[:, None], torch.zeros(rows, 1, 2, size), size=size)
+        return LatentPrefill(two[:, None].expand(-1, 2), two[:, None], torch.zeros(rows, 1, 2, size), latent_size=size)
 
     def score(self, state: BatchState, draft: Draft) -> TargetOutput:
         hidden = self.hidden(torch.cat([state.root_tokens(), draft.tokens], 1))
@@ -127,7 +127,7 @@ class MapTarget:
 class MapDecoder:
     """Decoder whose hidden states are its inputs."""
 
-    coordinates = None
+    position_ids_fn = None
     context_len = 64
 
     def tree_frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> TableFrontier:

@@ -15,7 +15,7 @@ from torch import Tensor
 from polydraft.core.continuous import gaussian
 from polydraft.core.continuous.coupled import CoupledVerifier
 from polydraft.core.continuous.denoising import LatentSampler
-from polydraft.core.continuous.gaussian import Gaussian, propose, sample_maximal_coupling, sample_residual
+from polydraft.core.continuous.gaussian import Gaussian, draw_proposals, sample_maximal_coupling, sample_residual
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
@@ -51,7 +51,7 @@ def test_sample_residual_follows_the_residual(parameters):
     draws = noise(ROWS, 1).rejection_draws(1)
     found = sample_residual(p, q, active, draws)
     assert stats.kstest(found.flatten().numpy(), lambda x: np.interp(x, grid, cdf)).pvalue > GOOD
-    _, passed = propose(p, q, 0.0, draws.select((torch.arange(ROWS), torch.zeros(ROWS).long())), 0, 1)
+    _, passed = draw_proposals(p, q, 0.0, draws.select((torch.arange(ROWS), torch.zeros(ROWS).long())), 0, 1)
     assert abs(float(passed.double().mean()) - mass) < 5 / math.sqrt(ROWS)  # one extra draw a step on average
 
 
@@ -105,7 +105,7 @@ def test_coupling_with_other_stds_follows_the_target():
 
 @pytest.mark.parametrize("bug", ["a fresh draw", "one variance", "a cap"])
 def test_wrong_residuals_are_caught(monkeypatch, bug):
-    honest = gaussian.propose
+    honest = gaussian.draw_proposals
 
     def first_of_all(*arguments: Any) -> tuple[Tensor, Tensor]:
         x, passed = honest(*arguments)
@@ -118,7 +118,7 @@ def test_wrong_residuals_are_caught(monkeypatch, bug):
     if bug == "one variance":
         monkeypatch.setattr(Gaussian, "log_density", lambda self, x: -self.to_normals(x).square().sum(-1) / 2)
     else:
-        monkeypatch.setattr(gaussian, "propose", first_of_all if bug == "a fresh draw" else first_of_two)
+        monkeypatch.setattr(gaussian, "draw_proposals", first_of_all if bug == "a fresh draw" else first_of_two)
     assert step_pvalue() < BAD
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.continuous import coupled as coupled_module
-from polydraft.core.continuous.coupled import CoupledVerifier, coupled_chains
+from polydraft.core.continuous.coupled import CoupledVerifier, coupled_trajectories
 from polydraft.core.continuous.denoising import LatentDistribution, LatentSampler, SampledTrajectory
 from polydraft.core.continuous.gaussian import Gaussian, sample_maximal_coupling
 from polydraft.core.draft import Draft
@@ -26,7 +26,7 @@ from .fits import BAD, GOOD, joint_pvalue, normal_pvalue
 from .lab import lab, prompts
 from .maps import LinearChain, MapTarget, NoiselessEnd, chain_drafter, generate_latents, standardised_residuals
 from .test_coupled import coupled_step
-from .test_tape import same_input_distribution, shared_noise_rows
+from .test_shared_noise import same_input_distribution, shared_noise_rows
 
 RUNS = 5000
 TARGET = MapTarget(LinearChain())
@@ -104,9 +104,11 @@ def test_noise_used_twice_or_not_drawn_is_caught(monkeypatch, change):
 
 
 def test_ignored_temperature_is_caught(monkeypatch):
-    honest = LatentDistribution.step
+    honest = LatentDistribution.step_distribution
     monkeypatch.setattr(
-        LatentDistribution, "step", lambda self, *at: honest(replace(self, temperature=torch.ones(1)), *at)
+        LatentDistribution,
+        "step_distribution",
+        lambda self, *at: honest(replace(self, temperature=torch.ones(1)), *at),
     )
     assert plain_pvalue() < BAD
 
@@ -197,7 +199,7 @@ class KeepAllAgreeing(CoupledVerifier):
     def verify(
         self, draft: Draft, distribution: LatentDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        *_, (latents, agrees) = coupled_chains(distribution, noise, draft)
+        *_, (latents, agrees) = coupled_trajectories(distribution, noise, draft)
         return accept_to_node(agrees.sum(1), draft, latents.float())
 
 
@@ -207,7 +209,7 @@ class KeepNearby(CoupledVerifier):
     def verify(
         self, draft: Draft, distribution: LatentDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        *_, (latents, agrees) = coupled_chains(distribution, noise, draft)
+        *_, (latents, agrees) = coupled_trajectories(distribution, noise, draft)
         target_latents, latents = latents[:, :-1].float(), latents.float()
         near = agrees | ((target_latents - draft.tokens).abs().amax(-1) < 0.5)
         replaced = replace(draft, tokens=torch.where(near[..., None], target_latents, 0))
@@ -250,11 +252,11 @@ def test_selected_draft_is_caught(monkeypatch):
 
     def better(self: LatentDistribution, normals: Tensor) -> SampledTrajectory:
         first, second = honest(self, normals), honest(self, normals.roll(1, 1))
-        near = [(walk.states[:, :, -1] - walk.steps[-1].mean).square().sum(-1) for walk in (first, second)]
+        near = [(walk.states[:, :, -1] - walk.step_distributions[-1].mean).square().sum(-1) for walk in (first, second)]
         pick = (near[0] < near[1])[..., None]
         steps = [
             replace(one, mean=torch.where(pick, one.mean, other.mean))
-            for one, other in zip(first.steps, second.steps, strict=True)
+            for one, other in zip(first.step_distributions, second.step_distributions, strict=True)
         ]
         return SampledTrajectory(torch.where(pick[..., None], first.states, second.states), steps)
 

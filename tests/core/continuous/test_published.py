@@ -60,15 +60,15 @@ def verify_latents(chain: Any, cheap: Any) -> VerifiedLatents:
     result = ContinuousSpeculative(0).verify(draft, distribution, rows, torch.zeros(ROWS).long())
     x, sigma = trajectory.states[:, :, 0], torch.ones(ROWS, 1, dtype=torch.float64)
     for step, draft_step in enumerate(
-        trajectory.steps
+        trajectory.step_distributions
     ):  # the target's chain with the noise that the draft's states show
-        p = mine.step(x, step)
+        p = mine.step_distribution(x, step)
         if step < mine.num_steps - 1:
             x = p.mean + p.std * (trajectory.states[:, :, step + 1] - draft_step.mean) / draft_step.std
             sigma = sigma * (draft_step.std / p.std).expand_as(x).prod(-1)
     last = [
         (distribution.mean[:, 0], distribution.std.expand_as(distribution.mean)[:, 0])
-        for distribution in (p, trajectory.steps[-1])
+        for distribution in (p, trajectory.step_distributions[-1])
     ]
     made = result.tokens[:, 0].double()
     return VerifiedLatents(

@@ -77,7 +77,7 @@ def test_drafts_of_latents_behave_like_ids():
         leaf = torch.tensor([choice.randrange(nodes) for _ in range(ROWS)])
         stem = torch.tensor([[choice.randrange(11) for _ in range(2)] for _ in range(ROWS)])
         counts = torch.tensor([choice.randrange(3) for _ in range(ROWS)])
-        one, other = draft.prepend_stem(stem, counts, nodes + 1), twin.prepend_stem(table[stem], counts, nodes + 1)
+        one, other = draft.prepend_chain(stem, counts, nodes + 1), twin.prepend_chain(table[stem], counts, nodes + 1)
         assert torch.equal(table[one.tokens], other.tokens) and torch.equal(one.parents, other.parents)
         choices = torch.tensor([[choice.randrange(11) for _ in range(nodes + 1)] for _ in range(ROWS)])
         left = torch.tensor([choice.randrange(1, nodes + 2) for _ in range(ROWS)])
@@ -90,6 +90,6 @@ def test_drafts_of_latents_behave_like_ids():
         for row in range(ROWS):
             count = int(results[0].num_committed[row])
             assert torch.equal(table[results[0].tokens[row, :count]], results[1].tokens[row, :count])
-        for name in ("path", "num_accepted", "num_committed", "end_index", "finish_reason"):
+        for name in ("path", "num_accepted", "num_committed", "last_accepted_index", "finish_reason"):
             assert torch.equal(getattr(results[0], name), getattr(results[1], name))
         assert set(results[0].finish_reason.tolist()) <= {RUNNING, LENGTH}

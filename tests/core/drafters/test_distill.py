@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from polydraft.core.distillation.distill import collect, distil, kl_loss, truncated_copy
+from polydraft.core.distillation.distill import build_truncated_student, distil, generate_outputs, kl_loss
 from polydraft.core.distillation.eagle import hidden_state_and_kl_loss
 from polydraft.core.distillation.examples import Examples, run_target
 from polydraft.core.drafters.network.eagle import EagleModel
@@ -31,17 +31,17 @@ def ticking(monkeypatch):
 
 def test_student_improves_and_a_stopped_run_resumes(lab, tmp_path):
     made = lab()
-    outputs = collect(made.method(), made.prompts)
+    outputs = generate_outputs(made.method(), made.prompts)
     examples = Examples.from_outputs([prompt.branch_token_ids[0] for prompt in made.prompts], outputs)
     assert int(examples.loss_mask.sum()) == sum(map(len, outputs))
     torch.manual_seed(1)
-    student = truncated_copy(made.model, 2)
+    student = build_truncated_student(made.model, 2)
     before = kl_loss(made.target(), student, examples).item()
     distil(partial(kl_loss, made.target()), student, itertools.repeat(examples), minutes=0.06, folder=tmp_path)
     after = kl_loss(made.target(), student, examples).item()
     assert after < before
     stopped = load_file(tmp_path / "training.safetensors")
-    again = truncated_copy(made.model, 2)
+    again = build_truncated_student(made.model, 2)
     distil(
         partial(kl_loss, made.target()), again, itertools.repeat(examples), minutes=0.06, folder=tmp_path
     )  # its time is over
@@ -123,7 +123,7 @@ def test_eagle_head_of_another_target_is_refused(lab, tmp_path):
 
 def test_truncated_copy_takes_first_and_last_layers(lab):
     made = lab()
-    student = truncated_copy(made.model, 2)
+    student = build_truncated_student(made.model, 2)
     theirs, mine = made.model.model.layers, student.model.layers
     assert torch.equal(mine[0].mlp.up_proj.weight, theirs[0].mlp.up_proj.weight)
     assert torch.equal(mine[1].mlp.up_proj.weight, theirs[2].mlp.up_proj.weight)

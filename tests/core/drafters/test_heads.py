@@ -213,7 +213,7 @@ def test_hydra_draft_outputs_match_training_outputs(lab, monkeypatch, tables):
 
     with torch.inference_mode():
         expected = network.forward_all_starts(features[:, 0], target.embed(tokens), torch.tensor([2]))[:, 0]
-        level_state = drafter.root_state(features[:, :, 2:3], tokens[:, 2:3])
+        level_state = drafter.root_level_state(features[:, :, 2:3], tokens[:, 2:3])
         for place in range(3):
             assert torch.allclose(predict(level_state), target.compute_logits(expected[:, place]), atol=1e-5)
             if place < 2:
@@ -244,7 +244,7 @@ def test_row_above_inputs_match_training_inputs(lab):
         expected = network.forward_all_starts(features[:, 0, :-1], target.embed(ids)[:, 1:], torch.tensor([start]))[
             :, 0
         ]
-        level_state = drafter.root_state(features[:, :, start : start + 1], ids[:, start + 1 : start + 2])
+        level_state = drafter.root_level_state(features[:, :, start : start + 1], ids[:, start + 1 : start + 2])
         for place in range(3):
             logits = predict(level_state, place, ids)
             assert torch.allclose(logits, target.compute_logits(expected[:, place]), atol=1e-5)

@@ -124,7 +124,7 @@ def test_keep_contiguous_prefix_commits_contiguous_nodes_only(draft, seed):
         path = [node for node in whole.path[row].tolist() if node >= 0]
         straight = next((depth for depth, node in enumerate(path) if node != depth), len(path))
         assert kept.num_accepted[row] == straight and kept.num_committed[row] == straight + 1
-        assert kept.end_index[row] == straight, "the column of the last of them"
+        assert kept.last_accepted_index[row] == straight, "the column of the last of them"
         assert torch.equal(kept.path, whole.path) and torch.equal(kept.tokens, whole.tokens), "accepted tokens are kept"
 
 
@@ -142,7 +142,7 @@ def test_best_path_first_reorders_the_same_tree(depth, width, total, stop, seed)
     tree = DraftTree(3, logits.device)
     while shape.grow(tree, ChildScores(logits[len(tree.levels)].expand(-1, tree.width, -1)), CandidateRanking()):
         pass
-    as_sampled, best_first = shape.as_sampled(tree)[0], shape.best_path_first(tree)
+    as_sampled, best_first = shape.draft_in_sampled_order(tree)[0], shape.draft_main_path_first(tree)
 
     def best(row: int) -> list[int]:
         """Return the path to the deepest node that can be drawn, the likeliest of those."""

@@ -53,7 +53,7 @@ class Machine:
 
 
 def tuner_on(machine: Machine) -> ThreadTuner:
-    return ThreadTuner((2, 1), quiet=machine.quiet)
+    return ThreadTuner((2, 1), are_cores_free=machine.quiet)
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 10])
@@ -109,7 +109,7 @@ def test_tuner_notices_passes_several_times_slower() -> None:
     machine.run(tuner, 50)
     for _ in range(10):
         tuner.observe(8, Usage({2: 0.3, 1: 0.012}[tuner.count], 1.0, 0))
-    assert tuner.level == 1
+    assert tuner.count_index == 1
 
 
 def test_tuner_of_large_model_keeps_all_threads() -> None:
@@ -126,7 +126,7 @@ def test_tuner_compares_passes_of_one_size() -> None:
     tuner.observe(6, Usage(500.0, 0.6, 9))
     assert tuner.count == 1  # on trial
     tuner.observe(1, Usage(300.0, 0.6, 9))
-    assert tuner.count == 1 and tuner.level == 0
+    assert tuner.count == 1 and tuner.count_index == 0
     tuner.observe(6, Usage(900.0, 0.6, 9))
     assert tuner.count == 2
 
@@ -135,14 +135,14 @@ def test_tuner_remembers_a_bounded_number_of_kinds() -> None:
     tuner = ThreadTuner((2, 1))
     for kind in range(10 * threads.MAX_KINDS):
         tuner.observe(("a method", kind), Usage(0.007, 1.0, 0))
-    assert len(tuner.fastest) <= threads.MAX_KINDS + 1 and len(tuner.times) <= threads.MAX_KINDS + 2
+    assert len(tuner.fastest_seconds) <= threads.MAX_KINDS + 1 and len(tuner.recent_seconds) <= threads.MAX_KINDS + 2
 
 
 def test_tuner_with_many_cores_halves() -> None:
-    tuner = ThreadTuner((8, 4, 2, 1), quiet=lambda count: False)
+    tuner = ThreadTuner((8, 4, 2, 1), are_cores_free=lambda count: False)
     for _ in range(60):
         tuner.observe(3, Usage({8: 90.0, 4: 20.0, 2: 25.0, 1: 40.0}[tuner.count], 0.5, 5))
-    assert tuner.counts[tuner.level] == 4
+    assert tuner.counts[tuner.count_index] == 4
 
 
 def test_tuner_without_counts_leaves_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_measure_runs_with_the_count_and_restores_it() -> None:
     assert torch.get_num_threads() == before and measured.usage is not None
     with pytest.raises(ValueError), tuner.measure():
         raise ValueError
-    assert torch.get_num_threads() == before and len(tuner.times) == 1  # a failed pass is not recorded
+    assert torch.get_num_threads() == before and len(tuner.recent_seconds) == 1  # a failed pass is not recorded
     with limit_threads(2):
         assert torch.get_num_threads() == 2
     assert torch.get_num_threads() == before

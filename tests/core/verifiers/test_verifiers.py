@@ -146,7 +146,7 @@ def grow_tree(log_probs, plan):
     tree = DraftTree(len(log_probs), log_probs.device)
     while plan.grow(tree, ChildScores(log_probs.expand(-1, tree.width, -1), torch.zeros(1, 1, 1)), CandidateRanking()):
         pass
-    return len(tree.levels), plan.as_sampled(tree)[0].valid
+    return len(tree.levels), plan.draft_in_sampled_order(tree)[0].valid
 
 
 class StaleQ(SJDDrafter):
@@ -202,7 +202,7 @@ def test_block_verification_stopping_early_is_detected(monkeypatch):
     def first_failure(passed):
         return (passed[:, 1:].cumprod(1)).sum(1)
 
-    monkeypatch.setattr("polydraft.core.verifiers.chain.last_passed", first_failure)
+    monkeypatch.setattr("polydraft.core.verifiers.chain.last_true_index", first_failure)
     assert error("chain, block") > 2 * sampling_error(sequence_probs(P))
 
 

@@ -21,7 +21,7 @@ def codec() -> LatentAutoencoder:
 
 
 @torch.no_grad()
-def test_a_latent_depends_on_its_own_cell_alone(codec: LatentAutoencoder) -> None:
+def test_latent_depends_on_its_cell_alone(codec: LatentAutoencoder) -> None:
     pixels = torch.rand(1, 3, 64, 64) * 2 - 1
     changed = pixels.clone()
     changed[..., 16:24, 40:48] *= -1

@@ -86,7 +86,7 @@ def test_file_without_recipe_is_refused_in_one_sentence(case: str, tmp_path: Pat
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
-def test_each_picture_gets_its_own_file_and_recipe(tmp_path: Path) -> None:
+def test_each_image_gets_a_file_and_recipe(tmp_path: Path) -> None:
     paths = result(3).save_each(tmp_path / "x-{i}.png")
     assert [path.name for path in paths] == ["x-1.png", "x-2.png", "x-3.png"]
     assert [read_recipe(path).seeds for path in paths] == [[0], [1], [2]]

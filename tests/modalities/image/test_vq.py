@@ -15,7 +15,7 @@ from polydraft.modalities.model_card import load_card
 from polydraft.modalities.world.scene import place_objects, random_composition
 
 
-def test_a_latent_depends_on_its_own_cell_alone() -> None:
+def test_latent_depends_on_its_cell_alone() -> None:
     torch.manual_seed(0)
     model = VQTokenizer(VQConfig(codebook_size=16, encoder_width=24, decoder_width=8, image_size=64)).eval()
     pixels = torch.rand(1, 3, 64, 64) * 2 - 1

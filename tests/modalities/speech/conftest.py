@@ -1,4 +1,4 @@
-"""A speech model with random weights: everything but meaning."""
+"""Fixtures: a small speech model with random weights."""
 
 from __future__ import annotations
 

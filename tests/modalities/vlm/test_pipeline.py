@@ -274,6 +274,6 @@ def test_public_chat_function_answers(folder_of, tmp_path: Path):
         polydraft.chat(None, "?", model=str(folder_of("llava")), dtype="float32", method="draft")
 
 
-def test_mrope_model_has_its_own_target(pipe_of):
+def test_mrope_model_uses_mrope_target(pipe_of):
     kinds = {family: type(pipe_of(family).target()) for family in ("llava", "qwen3_vl")}
     assert kinds == {"llava": target_module.VisionTarget, "qwen3_vl": target_module.MRoPETarget}

@@ -37,7 +37,7 @@ def answered(pipe: VLMPipeline, how: Method, prompts: list[PromptInputs], stops:
     stream, pieces, counted = ChatStream(ChatGenerationRequest(pipe, how, prompts, stops)), [""] * len(prompts), 0
     for step in stream:
         pieces = [before + new for before, new in zip(pieces, step.pieces, strict=True)]
-        counted += sum(step.step.counts)
+        counted += sum(step.step.num_committed)
         assert step.tokens_done == counted
     result = stream.result()
     assert pieces == result.texts == ["".join(runs) for runs in result.all_runs]

@@ -31,7 +31,7 @@ from polydraft.apps.lab.recipes.vlm.data import (
 )
 from polydraft.apps.train import drafter, evaluation
 from polydraft.apps.train.kinds import KINDS as RECIPES
-from polydraft.core.distillation.distill import collect, truncated_copy
+from polydraft.core.distillation.distill import build_truncated_student, generate_outputs
 from polydraft.core.distillation.examples import Examples, run_target
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.network.eagle import EagleModel
@@ -213,7 +213,7 @@ def test_training_features_equal_drafting_features(pipe_of: Any, family: str):
 def test_full_depth_draft_model_equals_target_on_text(pipe_of: Any, family: str):
     """A copy with all layers equals the target on text, whatever its rotary positions are."""
     model = pipe_of(family).target_model
-    whole = truncated_copy(model, 3).double()
+    whole = build_truncated_student(model, 3).double()
     ids = torch.arange(5, 25)[None]
     types = {"token_type_ids": torch.zeros_like(ids)} if family == "gemma3" else {}
     with torch.inference_mode():
@@ -252,7 +252,7 @@ def test_interrupted_run_leaves_reported_files(
 ):
     """It leaves answers, or in a step a drafter that loads; the same command resumes from either."""
     target, out = str(folder_of("qwen3_vl")), tmp_path / "out"
-    calls = {"collect": 2, "continuation": 2}
+    calls = {"generate_outputs": 2, "continuation": 2}
 
     def stopping(name: str, real: Any) -> Any:
         def stop(*given: Any) -> Any:
@@ -263,7 +263,7 @@ def test_interrupted_run_leaves_reported_files(
 
         return stop
 
-    monkeypatch.setattr("polydraft.apps.data.samples.collect", stopping("collect", collect))
+    monkeypatch.setattr("polydraft.apps.data.samples.generate_outputs", stopping("generate_outputs", generate_outputs))
     recipe = RECIPES["eagle"]
     loss = stopping("continuation", recipe.loss)
     monkeypatch.setitem(RECIPES, "eagle", replace(recipe, loss=loss))

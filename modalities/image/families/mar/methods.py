@@ -48,7 +48,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
         ),
         DrafterSpec(
             "draft", "a smaller MAR of the same tokens", COUPLING, build_draft_model, lambda values: "off",
-            default_verifier="coupled", kind="mar", parameters=DEPTH,
+            default_verifier="coupled", drafter_kind="mar", parameters=DEPTH,
         ),
     )
 }  # fmt: skip

@@ -21,8 +21,8 @@ class SetDistribution(LatentDistribution):
 
     real: Tensor = field(kw_only=True)  # [B, K, S · C] bool, values that the set has; others are 0
 
-    def step(self, x: Tensor, step: int) -> Gaussian:
-        gaussian = super().step(x, step)
+    def step_distribution(self, x: Tensor, step: int) -> Gaussian:
+        gaussian = super().step_distribution(x, step)
         mean = torch.where(self.real, gaussian.mean, 0)
         return replace(gaussian, mean=mean, std=torch.where(self.real, gaussian.std, 0))
 

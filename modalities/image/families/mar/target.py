@@ -87,7 +87,7 @@ class MARTarget:
             )
         )  # fmt: skip
         empty = torch.zeros(rows, self.num_branches, 1, 0, device=self.device)
-        return LatentPrefill(labels[:, None], ones[:, None], empty, size=self.chain.size)
+        return LatentPrefill(labels[:, None], ones[:, None], empty, latent_size=self.chain.size)
 
     def score(self, state: BatchState, draft: Draft) -> TargetOutput:
         """Return hidden states of the next set and of all drafted sets, each knowing the sets before it."""

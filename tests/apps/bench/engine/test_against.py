@@ -26,10 +26,10 @@ for line in sys.stdin:
 
 
 @pytest.mark.thorough
-def test_an_engine_beside_itself(tmp_path: Path) -> None:
-    """Both say the same tokens in as many passes, and what is told of them is kept.
+def test_engine_compared_with_itself_agrees(tmp_path: Path) -> None:
+    """Check that both generate the same tokens in equally many passes, and that the report is saved.
 
-    The tree has a given size: one that each engine fits to its own timings need not be the same twice.
+    The tree has a fixed size, since one that each engine tunes to its timings may differ between runs.
     """
     done = run(
         "bench", "against", HERE, "--model", "tiny-vlm", "--methods", TREE, "--prompts", "2", "--repeats", "1",
@@ -46,8 +46,8 @@ def test_an_engine_beside_itself(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"against.json", "against.md", "against.png"}
 
 
-def test_times_are_each_engines_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine half as fast is told as that, and S is over its own plain decoding."""
+def test_times_are_measured_per_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an engine of half the speed is reported as such, with S relative to its own plain decoding."""
     other = tmp_path / "other"
     (other / "src" / "polydraft").mkdir(parents=True)
     worker = tmp_path / "worker.py"
@@ -61,7 +61,7 @@ def test_times_are_each_engines_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert row[name]["tau"] == pytest.approx(tau) == pytest.approx(row[name]["speedup"]["median"])
 
 
-def test_what_cannot_be_compared(tmp_path: Path) -> None:
+def test_invalid_comparisons_are_refused(tmp_path: Path) -> None:
     assert_refused(run("bench", "against", tmp_path), "no checkout of polydraft")
     assert_refused(
         run("bench", "against", HERE, "--model", "tiny-vlm", "--guidance-scale", "2"), "for models of images"

@@ -1,4 +1,4 @@
-"""`polydraft bench generate`: three ways on one model's weights say the same tokens, at a prescribed τ."""
+"""`polydraft bench generate`: three implementations generate the same tokens from one model, at a prescribed τ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(shapes.CONFIGS, "tiny", TINY)
 
 
-def test_three_ways_say_the_same(tmp_path: Path) -> None:
+def test_three_implementations_generate_equal_tokens(tmp_path: Path) -> None:
     done = run("bench", "generate", "--shape", "tiny", "--prompts", "9,70,5000", *OPTIONS, "-o", tmp_path)
     assert done.exit_code == 0, done.stderr
     assert "5000 is left out" in done.stderr
@@ -48,7 +48,7 @@ def test_three_ways_say_the_same(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"generate.json", "generate.md", "generate.png"}
 
 
-def test_embedded_models_bring_their_own_weights() -> None:
+def test_embedded_models_use_stored_weights() -> None:
     done = run("bench", "generate", "--shape", "tiny-vlm", "--prompts", "12", "--dtypes", "float32", *OPTIONS)
     assert done.exit_code == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
@@ -61,7 +61,7 @@ def test_acceptance_makes_tau() -> None:
         assert sum(share**depth for depth in range(5)) == pytest.approx(tau, abs=1e-6)
 
 
-def test_where_two_differ_they_no_longer_agree() -> None:
+def test_agreement_ends_at_first_difference() -> None:
     assert agreed(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 9, 4, 5])) == 2
 
 
@@ -89,11 +89,11 @@ def test_other_tokens_and_a_slow_baseline_end_it(monkeypatch: pytest.MonkeyPatch
         (("--shape", "tiny", "--dtypes", "float3"), "float3"),
     ],
 )
-def test_mistakes_are_one_sentence(words: tuple[str, ...], says: str) -> None:
+def test_invalid_arguments_are_reported_in_one_sentence(words: tuple[str, ...], says: str) -> None:
     assert_refused(run("bench", "generate", *words), says)
 
 
-def test_random_weights_are_the_same_every_time() -> None:
+def test_random_weights_are_reproducible() -> None:
     first, second = (shapes.random_model(TINY, torch.device("cpu"), torch.float32) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     state = torch.random.get_rng_state()

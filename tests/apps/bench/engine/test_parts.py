@@ -1,4 +1,4 @@
-"""Benches of the engine's parts, on tiny shapes: what they measure and in what form, never how fast."""
+"""Benches of the engine's parts on tiny shapes: measured quantities and output, never the speed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure(folder: Path, name: str, *words: str) -> dict[str, Any]:
     return value
 
 
-def test_filled_rows_have_given_length_and_roll_back() -> None:
+def test_filled_rows_have_requested_length_and_roll_back() -> None:
     method = filled.plain(shapes.target_of("tiny", CPU, torch.float32))
     batch = filled.filled_batch(method, 3, 600, 5)
     assert batch.state.num_tokens.tolist() == batch.state.seq_lens == [600, 600, 600]
@@ -97,14 +97,14 @@ def test_row_changes_are_reported_as_pass_shares(tmp_path: Path) -> None:
         costs["leave"]["seconds"]["median"] / costs["pass"]["seconds"]["median"]
     )
     assert needed["weights"] == shapes.bytes_of(shapes.random_model(TINY, CPU, torch.float32))
-    assert needed["live"] == (3 * 40 + 9) * 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, bytes
+    assert needed["live"] == (3 * 40 + 9) * 2 * 2 * 2 * 16 * 4  # Layers, keys and values, heads, size, bytes.
     assert needed["stored"] >= needed["live"] and needed["before"] > 0 and needed["peak"] >= 0
     assert needed["loading"] >= 0
     assert needed["over"] == pytest.approx(needed["peak"] / (needed["weights"] + needed["live"]))
 
 
-def test_a_row_joins_without_its_prefill() -> None:
-    """The bookkeeping is real: the same lengths, tokens and requests, and no keys."""
+def test_added_row_time_excludes_prefill() -> None:
+    """Check that lengths, tokens and requests are added as usual, but no keys."""
     target = shapes.target_of("tiny", CPU, torch.float32)
     method, new = filled.plain(target), filled.prompt_of(target, 9, 4)
     batch = filled.filled_batch(method, 2, 20, 4)
@@ -116,7 +116,7 @@ def test_a_row_joins_without_its_prefill() -> None:
     assert torch.equal(batch.state.cache.layers[0].keys, before)
 
 
-def test_a_process_counts_its_own_memory() -> None:
+def test_process_memory_is_measured() -> None:
     before = memory.begin_anew(CPU)
     held = torch.ones(20_000_000)
     assert memory.most(CPU) - before > 0.5 * held.nbytes and memory.most(CPU) > 50e6
@@ -152,5 +152,5 @@ def test_a_level_is_the_difference_of_two_drafts() -> None:
         (("levels", "--model", "tiny-speech"), "EAGLE"),
     ],
 )
-def test_mistakes_are_one_sentence(words: tuple[str, ...], says: str) -> None:
+def test_invalid_arguments_are_reported_in_one_sentence(words: tuple[str, ...], says: str) -> None:
     assert_refused(run("bench", *words), says)

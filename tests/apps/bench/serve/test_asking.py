@@ -1,4 +1,4 @@
-"""Answers kept by the client of `bench serve`: equal bytes are equal answers, whatever the chunks."""
+"""Answers kept by the client of `bench serve`: equal bytes are equal answers, however they are chunked."""
 
 from __future__ import annotations
 

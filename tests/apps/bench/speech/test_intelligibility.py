@@ -15,11 +15,11 @@ from polydraft.modalities.speech.text.reading import normalise_text
 
 LONG = "We sat by the river and " + "talked about the old house near the station and " * 3 + "then it rained."
 TEXTS = ["Good morning.", LONG, "Is it? It is."]
-RATE = 8000  # no renderer speaks at that
+RATE = 8000  # A sampling rate of no renderer.
 
 
 class Stream:
-    """Says a part as a tone that lasts a twentieth of a second a word, in two chunks."""
+    """Stream that renders a part as a tone of a twentieth of a second per word, in two chunks."""
 
     def __init__(self, text: str) -> None:
         self.parts = normalise_text(text).sentences
@@ -62,7 +62,7 @@ def test_texts_synthesised_in_one_batch_are_split() -> None:
 
 def test_split_after_final_abbreviation_keeps_texts_apart() -> None:
     texts = ["We went to see the Dr.", "Okafor was born in Chile."]
-    assert len(normalise_text(" ".join(texts)).sentences) == 1  # what is to be kept apart
+    assert len(normalise_text(" ".join(texts)).sentences) == 1  # Read as one text they are one sentence.
     spoken = synthesise_texts(Pipe(), table.PLAIN, texts, "left", 0, {})  # type: ignore[arg-type]
     assert [len(one.audio) for one in spoken] == [400 * len(normalise_text(text).sentences[0]) for text in texts]
 
@@ -77,11 +77,11 @@ def test_errors_are_counted_by_voice_and_kind() -> None:
     assert abs(row["wer"] - (words[1] + words[2]) / sum(words)) < 1e-9
     assert "short 0.000, long 1.000" in cells(row)[2] and len(headers(found.rows)) == len(cells(row))
     assert [line["voice"] for line in found.product] == ["left", "right"]
-    assert found.product[0]["start"] == -120 and found.product[0]["join"] > -60  # a tone runs up to the seam
-    assert found.product[0]["pauses"] == 0 and found.product[0]["pause"] is None  # nobody renders these voices
+    assert found.product[0]["start"] == -120 and found.product[0]["join"] > -60  # A tone runs up to the seam.
+    assert found.product[0]["pauses"] == 0 and found.product[0]["pause"] is None  # No renderer has these voices.
     assert "reference_pauses" not in found.product[0]
 
 
 def test_the_renderer_says_whole_sentences() -> None:
-    """A comma that only a cut brought is none."""
+    """Check that a comma from splitting a long sentence is not counted."""
     assert words_of(LONG).count(",") == 0 and words_of("Well, yes.") == "well , yes ."

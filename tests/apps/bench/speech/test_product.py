@@ -1,4 +1,4 @@
-"""Loudness as the standard has it; ticks and pauses that are planted are found."""
+"""Loudness as defined by the standard, and detection of planted clicks and pauses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def quiet(seconds: float) -> np.ndarray:
 
 
 def test_filters_are_the_standards_at_48_khz() -> None:
-    """ITU-R BS.1770-4, tables 1 and 2."""
+    """Check the filters against ITU-R BS.1770-4, tables 1 and 2."""
     assert np.allclose(shelf(48_000).b, (1.53512485958697, -2.69169618940638, 1.19839281085285), atol=1e-8)
     assert np.allclose(shelf(48_000).a, (1, -1.69065929318241, 0.73248077421585), atol=1e-8)
     assert np.allclose(high_pass(48_000).a, (1, -1.99004745483398, 0.99007225036621), atol=1e-8)

@@ -1,4 +1,4 @@
-"""Mixed prose: always the same, five kinds, and nothing in it is lost in reading."""
+"""Mixed prose: fixed, of five kinds, and pronounceable in full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polydraft.apps.data.sentences.sentences import everyday_sentences, held_out
 from polydraft.modalities.speech.text.reading import normalise_text
 
 
-def test_it_is_pinned() -> None:
+def test_prose_is_pinned() -> None:
     texts = [passage.text for passage in passages(100)]
     assert len(set(texts)) == 100 and texts[:7] == [passage.text for passage in passages(7)]
     assert sha256("\n".join(texts).encode()).hexdigest()[:16] == "05e9dde253f38fca"
@@ -21,13 +21,13 @@ def test_kinds_come_in_turns() -> None:
     assert tuple(passage.kind for passage in passages(5)) == KINDS
 
 
-def test_everything_in_it_can_be_said() -> None:
+def test_prose_is_pronounceable() -> None:
     for passage in passages(100):
         reading = normalise_text(passage.text)
         assert not reading.ignored and "{" not in passage.text
         assert (len(reading.undivided_sentences) > 1 or len(reading.sentences) > 1) or passage.kind != "paragraphs"
 
 
-def test_it_is_none_of_the_other_sentences() -> None:
+def test_prose_is_disjoint_from_other_sentences() -> None:
     others = {normalise_words(text) for text in (*everyday_sentences(), *held_out_sentences(50))}
     assert not others & {normalise_words(passage.text) for passage in passages(100)}

@@ -1,4 +1,4 @@
-"""`bench speech` on the embedded voice: what it measures, and that a broken promise is not passed over."""
+"""`bench speech` on the embedded voice: its measures, and its failure where a guarantee is violated."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ def test_speed_and_understanding_are_measured(tmp_path: Path, monkeypatch: pytes
 
 
 def test_audio_is_evaluated_once_by_requested_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[int] = []
+    lengths: list[int] = []
 
     class Ears:
         def hear(self, audio: np.ndarray, sample_rate: int) -> list[str]:
-            heard.append(len(audio))
+            lengths.append(len(audio))
             return ["good", "morning"]
 
     judge = Judge(16_000, {}, {"first": Ears()}, lambda words, audio, rate: {"length": float(len(words))})
     sound = np.zeros(1600, np.float32)
     first = judge("Good morning.", "slt", sound)
-    assert judge("Good morning.", "slt", sound) is first and heard == [1600]
+    assert judge("Good morning.", "slt", sound) is first and lengths == [1600]
     assert first.errors == {"first": 0} and first.distance is None and first.more == {"length": 2.0}
-    assert judge("Good evening.", "slt", sound).errors == {"first": 1} and len(heard) == 2
+    assert judge("Good evening.", "slt", sound).errors == {"first": 1} and len(lengths) == 2
     monkeypatch.setattr(intelligibility, "word_errors", lambda wanted, found: 7)
     assert judge("Good night.", "slt", sound).errors == {"first": 7}
 
 
-def test_a_broken_promise_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_violated_guarantee_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "equal", lambda first, second: False)
     options = ("bench", "speech", "--sentences", "0", "--prose", "0", "--timed", "1", "--repeats", "1", "--no-peers")
     done = run(*options, "--methods", "vadusa")

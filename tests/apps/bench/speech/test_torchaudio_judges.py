@@ -1,4 +1,4 @@
-"""Judges that torchaudio brings: the reason where it cannot be used, and what is made of its letters where it can."""
+"""Judges from torchaudio: the reported reason where it cannot be used, and the decoding of its letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...command_line import assert_refused, run
 LABELS = ("-", "|", "E", "T", "A", "O")
 
 
-def test_a_torchaudio_of_another_build_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_mismatched_torchaudio_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "torchaudio.py").write_text("raise OSError('libc10_cuda.so: cannot open shared object file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torchaudio", raising=False)
@@ -32,7 +32,7 @@ def test_a_torchaudio_of_another_build_is_a_sentence(tmp_path: Path, monkeypatch
 
 
 def test_letters_become_words_and_repeats_one_letter(monkeypatch: pytest.MonkeyPatch):
-    spoken = "AATT-T||O-EEE"  # a blank parts two of the same letter
+    spoken = "AATT-T||O-EEE"  # A blank separates two equal letters.
     emissions = torch.nn.functional.one_hot(torch.tensor([LABELS.index(letter) for letter in spoken])).float()[None]
     model = SimpleNamespace(eval=lambda: lambda sound: (10 * emissions, None))
     bundle = SimpleNamespace(get_labels=lambda: LABELS, get_model=lambda: model, sample_rate=16_000)
@@ -41,13 +41,13 @@ def test_letters_become_words_and_repeats_one_letter(monkeypatch: pytest.MonkeyP
     assert Wav2Vec2().hear(np.zeros(24_000, np.float32), 24_000) == ["att", "oe"]
 
 
-def test_real_judges_tell_a_voice_from_noise():
+def test_real_judges_distinguish_voice_from_noise():
     try:
         squim = Squim()
         squim.model  # noqa: B018
     except TorchaudioMissing as missing:
         pytest.skip(str(missing))
-    except OSError as error:  # urllib's URLError is one
+    except OSError as error:  # urllib's URLError is an OSError.
         pytest.skip(f"the weights of SQUIM cannot be downloaded here: {error}")
     from polydraft import generate_speech
 

@@ -26,7 +26,7 @@ SECOND = 16_000  # samples
 
 
 def stored_layer(state: dict[str, torch.Tensor], name: str, source: str, attentions: dict[str, str]) -> Iterator[Any]:
-    """A layer as CTranslate2 stores it: projections in one matrix, zeros for the bias that keys lack."""
+    """Return a layer as CTranslate2 stores it: fused projections, and zeros for the missing bias of keys."""
 
     def concatenate(block: str, letters: str, kind: str) -> np.ndarray:
         width = state[f"{name}.{block}.q_proj.weight"].shape[0]
@@ -97,7 +97,7 @@ def small() -> WhisperForConditionalGeneration:
     return model
 
 
-def test_stored_weights_are_the_networks_own(small: WhisperForConditionalGeneration, tmp_path: Path) -> None:
+def test_stored_weights_match_the_network(small: WhisperForConditionalGeneration, tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(model_bin(small))
     stored = read_variables(tmp_path / "model.bin")
     config = whisper_config(stored, small.config.eos_token_id)
@@ -117,14 +117,16 @@ def test_stored_weights_are_the_networks_own(small: WhisperForConditionalGenerat
     "damage",
     [lambda data: data[:900], lambda data: b"\x07" + data[1:], lambda data: b"PK\3\4" + data, lambda data: b""],
 )
-def test_damaged_weights_are_one_sentence(damage: Any, small: WhisperForConditionalGeneration, tmp_path: Path) -> None:
+def test_damaged_weights_are_reported_in_one_sentence(
+    damage: Any, small: WhisperForConditionalGeneration, tmp_path: Path
+) -> None:
     (tmp_path / "model.bin").write_bytes(damage(model_bin(small)))
     with pytest.raises(WeightsError, match="model.bin") as caught:
         read_variables(tmp_path / "model.bin")
     assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
 
 
-def test_long_sound_is_cut_where_it_is_quiet() -> None:
+def test_long_audio_is_split_at_quiet_points() -> None:
     audio = np.ones(70 * SECOND, np.float32)
     audio[27 * SECOND : 27 * SECOND + 800] = 0
     parts = list(windows(audio))
@@ -147,7 +149,7 @@ def test_transcript_is_normalised_to_spoken_words(written: str, words: str) -> N
 
 
 class Ears:
-    """A recogniser that always understands the same."""
+    """Recogniser that always returns the same transcript."""
 
     def __init__(self, *words: str) -> None:
         self.words = list(words)
@@ -180,14 +182,14 @@ def test_recognisers_by_default_are_those_installed(
             recognisers(wrong)
 
 
-def test_missing_weights_are_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, BUNDLE, None)
     with pytest.raises(MissingPackage, match=r"pip install 'polydraft\[whisper\]'"):
         Whisper()
 
 
 @pytest.mark.skipif(find_spec(BUNDLE) is None, reason="Whisper's weights are not installed")
-def test_clear_speech_is_understood() -> None:
+def test_clear_speech_is_transcribed() -> None:
     from polydraft import generate_speech
 
     whisper, speech = Whisper(), generate_speech("We will meet again tomorrow.", voice="rms")

@@ -12,7 +12,7 @@ from polydraft.apps.lab.recipes.speech.corpus.flite import synthesise
 
 
 @pytest.mark.parametrize(
-    ("wanted", "heard", "errors"),
+    ("reference", "transcript", "errors"),
     [
         ("we meet again", "we meet again", 0),
         ("we meet again", "we meat again", 1),
@@ -21,16 +21,16 @@ from polydraft.apps.lab.recipes.speech.corpus.flite import synthesise
         ("", "hm", 1),
     ],
 )
-def test_errors_are_the_fewest_changes(wanted: str, heard: str, errors: int):
-    assert word_errors(plain_words(wanted), plain_words(heard)) == errors
+def test_word_errors_are_minimal_edits(reference: str, transcript: str, errors: int):
+    assert word_errors(plain_words(reference), plain_words(transcript)) == errors
 
 
 def test_words_are_compared_normalised_and_without_punctuation():
     assert plain_words("Dr. Jones, it's OK.") == plain_words("doctor jones its ok")
 
 
-@pytest.mark.skipif(shutil.which("flite") is None, reason="flite, whose speech is heard here, is not installed")
-def test_clear_speech_is_understood():
+@pytest.mark.skipif(shutil.which("flite") is None, reason="flite, whose speech is recognised here, is not installed")
+def test_clear_speech_is_transcribed():
     samples, _ = synthesise("She has always lived in the old house.", "rms")
-    heard = Listener().hear(samples.astype(np.float32) / 32768)
-    assert word_errors(plain_words("she has always lived in the old house"), heard) <= 1
+    transcript = Listener().hear(samples.astype(np.float32) / 32768)
+    assert word_errors(plain_words("she has always lived in the old house"), transcript) <= 1

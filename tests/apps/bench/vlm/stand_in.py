@@ -1,4 +1,4 @@
-"""A model for tests of benchmarks: it answers from a table, at a known speed, and counts what it is asked."""
+"""Model for tests of benchmarks that answers from a table at a known speed and records its questions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class StandInAnswer:
 
 @dataclass
 class StandIn:
-    """answer: from a question to its text. A method commits as many tokens a pass as METHODS says, at 10 ms a pass.
+    """Stand-in pipeline; methods commit as many tokens per pass as METHODS lists, at 10 ms per pass.
 
-    broken: a method that answers otherwise than it promised. fails_on: a word no question may have. room: tokens that
-    any answer has room for.
+    `answer` returns the text for a question. `broken` is a method that violates its guarantee. Questions with the word
+    `fails_on` fail. `room` is the number of tokens of the context that is left for an answer.
     """
 
     answer: Callable[[str], str]

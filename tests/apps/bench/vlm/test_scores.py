@@ -1,4 +1,4 @@
-"""Question sets: how rows are read and asked, and scores by hand; what cannot be read is refused in a sentence."""
+"""Question sets: reading of rows, prompts and hand-computed scores; unreadable data is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_edits_are_counted() -> None:
     ]
 
 
-def test_prompts_are_the_sets_own() -> None:
+def test_prompts_match_the_benchmarks() -> None:
     chart = sample("chartqa", image=PICTURE, query="How many?", label=["3"], human_or_machine=0)
     assert chart.prompt == "How many?\nAnswer the question using a single word or phrase."
     assert (chart.id, chart.gold, chart.group) == ("7", ["3"], "human") and "How many?" in chart.free
@@ -137,7 +137,7 @@ def test_prompts_are_the_sets_own() -> None:
     assert mmt.id == "12" and mmt.images[0].size == (4, 3)
 
 
-def test_options_that_are_pictures_are_named() -> None:
+def test_image_options_are_named() -> None:
     found = sample(
         "seed-bench-2", question_id="q", image=[PICTURE] * 5, question="Which follows <img>?", choice_a="1.jpg",
         choice_b="2.jpg", choice_c="3.jpg", choice_d="4.png", answer="C", data_type="Image Generation",
@@ -172,7 +172,7 @@ def test_emoji_questions_are_held_out_and_scored() -> None:
 # --- data
 
 
-def test_pictures_of_every_form(tmp_path: Path) -> None:
+def test_images_of_every_form_are_decoded(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(as_bytes())
     for value in (
         PICTURE,
@@ -204,7 +204,7 @@ def write_rows(folder: Path, ending: str, rows: list[dict[str, Any]]) -> None:
 
 
 HUB = "datasets--HuggingFaceM4--ChartQA/snapshots/0f3c"
-LAYOUTS = {  # what stands where after `huggingface-cli download`, and what is given as --data
+LAYOUTS = {  # Layout after `huggingface-cli download`, and the value of --data.
     "local-dir": ("data", ""),
     "local-dir of the repository's name": ("HuggingFaceM4/ChartQA/data", ""),
     "local-dir of its last name, itself": ("ChartQA/data", "ChartQA"),
@@ -217,7 +217,7 @@ LAYOUTS = {  # what stands where after `huggingface-cli download`, and what is g
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_rows_as_the_hubs_own_tools_leave_them(layout: str, tmp_path: Path) -> None:
+def test_rows_saved_by_hub_tools_are_read(layout: str, tmp_path: Path) -> None:
     where, given = LAYOUTS[layout]
     write_rows(tmp_path / where, ".jsonl", [{"query": "now?", "label": ["1"], "image": ""}])
     file = (tmp_path / where / "test.jsonl").rename(tmp_path / where / "test-00000-of-00001.jsonl")
@@ -227,7 +227,7 @@ def test_rows_as_the_hubs_own_tools_leave_them(layout: str, tmp_path: Path) -> N
     other.parent.mkdir(parents=True, exist_ok=True)
     other.write_text("never read")
     top = tmp_path / given
-    (top / ".cache" / "huggingface" / "download").mkdir(parents=True)  # as --local-dir leaves it
+    (top / ".cache" / "huggingface" / "download").mkdir(parents=True)  # Layout of --local-dir.
     (top / ".cache" / "huggingface" / "download" / "test-0.jsonl").write_text("never read")
     (top / "dataset_infos.json").write_text("{}")
     (top / "README.md").write_text("card")
@@ -251,7 +251,7 @@ def test_missing_split_data_is_reported(tmp_path: Path) -> None:
 
 
 def test_mmt_hub_rows_have_image_lists(tmp_path: Path) -> None:
-    """lmms-lab/MMT-Benchmark: `image` is a list, of one or more."""
+    """Read lmms-lab/MMT-Benchmark, where `image` is a list of one or more."""
     datasets = pytest.importorskip("datasets")
     rows = {"index": [1, 2], "question": ["Which?", "<image> or <image>?"], "A": ["x", "x"], "B": ["y", "y"],
             "C": ["", "nan"], "answer": ["A", "B"], "l2-category": ["ocr", "temporal_understanding"],
@@ -295,12 +295,12 @@ def test_rows_of_parquet_files(tmp_path: Path) -> None:
     assert read.gold == ["3"] and read.images[0].getpixel((0, 0)) == (10, 20, 30)
 
 
-def test_a_cell_may_mean_another_rows_picture() -> None:
+def test_cell_may_reference_image_of_another_row() -> None:
     rows = [{"index": "1", "image": "abc"}, {"index": "2", "image": "1"}]
     assert [row["image"] for row in data.shared(rows)] == ["abc", "abc"]
 
 
-def test_fewer_questions_are_a_part_of_more() -> None:
+def test_smaller_question_sets_are_subsets() -> None:
     rows = [{"image": "x" if number % 2 else ""} for number in range(40)]
     few, more = (data.choose_samples(rows, None, count) for count in (5, 20))
     assert more[:5] == few and len(set(more)) == 20 and more != sorted(more)
@@ -335,7 +335,7 @@ def test_unavailable_data_is_reported_in_one_sentence(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("tasks", ["", " , ", "chartqaa", "chartqa:0", "chartqa:x", "chartqa:", "chartqa,chartqa:3"])
-def test_bad_task_lists_are_refused(tasks: str) -> None:
+def test_invalid_task_lists_are_refused(tasks: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_tasks(tasks)
 

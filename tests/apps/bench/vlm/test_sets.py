@@ -1,4 +1,4 @@
-"""`polydraft batch vlm` with a stand-in model: what is asked and kept, S and τ by hand, resuming, shards, refusals."""
+"""`polydraft batch vlm` with a stand-in model: questions, records, S and τ by hand, resuming, shards, refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FREE = "one two three four five six seven eight nine ten eleven twelve"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Small sets in one folder, one of them with rows of another; their picture lies beside them."""
+    """Write small sets with an image each into one folder; one of them has rows of another."""
     from PIL import Image
 
     for task in ("chartqa", "ocrbench", "scienceqa"):
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """Right about everything but "What else?"."""
+    """Return a model that answers everything but "What else?" correctly."""
     right = dict(ROWS[:-1])
     made = StandIn(lambda question: FREE if "explain" in question else right.get(question.split("\n")[0], "hm"))
     monkeypatch.setattr(sets, "load", lambda name, **options: made)
@@ -58,7 +58,7 @@ def records(folder: Path, name: str = "samples.jsonl", out: str = "out") -> list
     return [json.loads(line) for line in (folder / out / name).read_text().splitlines()]
 
 
-def test_accuracy_asks_the_sets_prompt_and_scores_it(folder: Path, model: StandIn) -> None:
+def test_accuracy_uses_and_scores_the_benchmark_prompt(folder: Path, model: StandIn) -> None:
     done = batch(folder, tasks="chartqa,ocrbench:2")
     assert done.exit_code == 0, done.output
     value = json.loads(done.stdout)
@@ -81,7 +81,7 @@ def test_accuracy_asks_the_sets_prompt_and_scores_it(folder: Path, model: StandI
     assert "| method | chartqa S | chartqa τ | ocrbench S |" in (folder / "out" / "vlm.md").read_text()
 
 
-def test_latency_asks_freely_and_times_long_answers_only(folder: Path, model: StandIn) -> None:
+def test_latency_asks_open_questions_times_long_answers(folder: Path, model: StandIn) -> None:
     done = batch(folder, "--mode", "latency", "--min-new-tokens", "12", "--max-new-tokens", "20")
     row = {row["method"]: row for row in json.loads(done.stdout)["rows"]}["eagle2"]
     # 12 tokens: 12 passes of 10 ms, drafted 3
@@ -102,8 +102,8 @@ def test_figures_by_hand() -> None:
     samples = [
         {"id": "t/0", "task": "t", "answers": {"ar": answer(10, 10, 1.0, 1), "m": answer(10, 4, 0.5, 1)}},
         {"id": "t/1", "task": "t", "answers": {"ar": answer(30, 30, 3.0, 0), "m": answer(30, 6, 0.5, 1)}},
-        {"id": "t/2", "task": "t", "answers": {"ar": answer(2, 2, 9.0, 1), "m": answer(2, 1, 0.1, 0)}},  # too short
-        {"id": "t/3", "task": "t", "error": {"type": "PromptError", "message": "…"}},  # in no figure
+        {"id": "t/2", "task": "t", "answers": {"ar": answer(2, 2, 9.0, 1), "m": answer(2, 1, 0.1, 0)}},  # Too short.
+        {"id": "t/3", "task": "t", "error": {"type": "PromptError", "message": "…"}},  # Not part of any figure.
     ]
     plain, method = lines(samples, ["ar", "m"], least=5)
     assert (plain.speedup, plain.tau, plain.score, plain.samples) == (1, 1, 2 / 3, 4)
@@ -111,7 +111,7 @@ def test_figures_by_hand() -> None:
     assert (method.tokens_per_second, method.timed, method.failed, method.prefill_ms) == (40, 2, 1, 200)
 
 
-def test_a_stopped_run_goes_on(folder: Path, model: StandIn) -> None:
+def test_stopped_run_resumes(folder: Path, model: StandIn) -> None:
     model.stop_after = 2 + 2 * 2 + 1  # in the middle of the third sample
     assert batch(folder).exit_code == 130
     assert len(records(folder)) == 2
@@ -144,7 +144,7 @@ def test_other_settings_are_not_mixed(folder: Path, model: StandIn) -> None:
     assert batch(folder, "--limit", "2").exit_code == 0 and len(records(folder)) == 2
 
 
-def test_a_broken_promise_is_not_passed_over(folder: Path, model: StandIn) -> None:
+def test_violated_guarantee_fails_the_run(folder: Path, model: StandIn) -> None:
     model.broken = "eagle2"
     done = batch(folder, methods="eagle2,top-k")
     assert done.exit_code == 1 and "eagle2 promised" in done.stderr and "top-k promised" not in done.stderr
@@ -152,7 +152,7 @@ def test_a_broken_promise_is_not_passed_over(folder: Path, model: StandIn) -> No
     assert rows["eagle2"]["same"] == rows["top-k"]["same"] == 0 and rows["ar"]["same"] == 1
 
 
-def test_a_failing_sample_is_recorded_and_asked_again(folder: Path, model: StandIn) -> None:
+def test_failing_sample_is_recorded_and_retried(folder: Path, model: StandIn) -> None:
     model.fails_on = "How much"
     done = batch(folder)
     assert done.exit_code == 1 and json.loads(done.stdout)["failed"] == 1
@@ -169,7 +169,7 @@ def test_a_failing_sample_is_recorded_and_asked_again(folder: Path, model: Stand
     assert len(records(folder)) == 7
 
 
-def test_an_answer_that_was_cut_is_an_error(folder: Path, model: StandIn) -> None:
+def test_truncated_answer_is_an_error(folder: Path, model: StandIn) -> None:
     """Count context overflow as an error; an answer at the set's token limit is scored."""
     model.room = 6
     model.answer = lambda question: FREE
@@ -183,8 +183,8 @@ def test_an_answer_that_was_cut_is_an_error(folder: Path, model: StandIn) -> Non
     assert whole.exit_code == 0 and json.loads(whole.stdout)["rows"][0]["score"] == 0
 
 
-def test_rows_of_another_set_are_told(folder: Path, model: StandIn) -> None:
-    """Every row fails, with a reason; a part without questions is no error."""
+def test_rows_of_another_benchmark_are_reported(folder: Path, model: StandIn) -> None:
+    """Check that every row fails with a reason, and that a shard without questions is no error."""
     done = batch(folder, tasks="scienceqa")
     assert done.exit_code == 1 and not model.asked
     assert {record["error"]["type"] for record in records(folder)} == {"DataUnavailable"}
@@ -217,7 +217,7 @@ def test_emoji_questions_run_offline_and_print_a_table(folder: Path, monkeypatch
         (["--data", "nowhere"], "nowhere"),
     ],
 )
-def test_bad_arguments_leave_nothing(folder: Path, model: StandIn, arguments: list[str], word: str) -> None:
+def test_invalid_arguments_leave_no_files(folder: Path, model: StandIn, arguments: list[str], word: str) -> None:
     assert_refused(batch(folder, *arguments), word)
     assert not (folder / "out").exists() and not model.asked
 
@@ -237,7 +237,7 @@ def test_journal_drops_partial_lines_and_keeps_last_record(tmp_path: Path) -> No
     log = journal.Journal(path)
     log.add({"id": "a", "n": 1})
     log.add({"id": "é", "n": 2})
-    assert path.read_text().count("\n") == 2  # on disk before it is closed
+    assert path.read_text().count("\n") == 2  # Written to disk before it is closed.
     log.add({"id": "a", "n": 3})
     log.close()
     with path.open("ab") as file:
@@ -250,14 +250,14 @@ def test_journal_drops_partial_lines_and_keeps_last_record(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("line", ["half", "3", '{"n": 1}', "[]"])
-def test_a_spoilt_journal_is_refused(line: str, tmp_path: Path) -> None:
+def test_corrupt_journal_is_refused(line: str, tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text(f'{{"id": "a"}}\n{line}\n')
     with pytest.raises(OutputUnwritable, match="line 2"):
         journal.Journal(tmp_path / "log.jsonl")
 
 
 def test_planted_bug_partial_journal_line_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the cut the next line is glued to the half one, and the run cannot go on: the test above sees it."""
+    """Check that keeping a partial line would join it with the next one, which the test before this one detects."""
     path = tmp_path / "log.jsonl"
     path.write_text('{"id": "a"}\n{"id": "half')
     file = path.open("ab")

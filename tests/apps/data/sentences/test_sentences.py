@@ -38,7 +38,7 @@ def words(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[str]:
+def random_sentences() -> list[str]:
     rng = np.random.default_rng(0)
     return [random_sentence(rng) for _ in range(4000)]
 
@@ -50,35 +50,35 @@ def test_a_seed_gives_the_same_sentences() -> None:
     assert first == again
 
 
-def test_everyday_sentences_are_kept_from_training(drawn: list[str]) -> None:
+def test_everyday_sentences_are_kept_from_training(random_sentences: list[str]) -> None:
     assert len(set(everyday_sentences())) == 100 and all(is_held_out(text.upper()) for text in everyday_sentences())
-    assert not any(is_held_out(text) for text in drawn)
+    assert not any(is_held_out(text) for text in random_sentences)
 
 
-def test_lengths(drawn: list[str]) -> None:
-    lengths = np.array([len(text.split()) for text in drawn])
+def test_lengths(random_sentences: list[str]) -> None:
+    lengths = np.array([len(text.split()) for text in random_sentences])
     assert lengths.min() == 1 and lengths.max() <= max(kind.longest for kind in KINDS.values())
     assert 7 < lengths.mean() < 13
     assert 0.02 < np.mean(lengths <= 2) < 0.2
 
 
-def test_sentences_are_varied(drawn: list[str]) -> None:
-    assert len(set(drawn)) > 0.93 * len(drawn)
-    ends = Counter(text[-1] for text in drawn)
+def test_sentences_are_varied(random_sentences: list[str]) -> None:
+    assert len(set(random_sentences)) > 0.93 * len(random_sentences)
+    ends = Counter(text[-1] for text in random_sentences)
     assert set(ends) == {".", "?", "!"}
-    assert min(ends.values()) > 0.03 * len(drawn)
-    assert sum("," in text for text in drawn) > 0.1 * len(drawn)
-    assert sum(any(char.isdigit() for char in text) for text in drawn) > 0.08 * len(drawn)
+    assert min(ends.values()) > 0.03 * len(random_sentences)
+    assert sum("," in text for text in random_sentences) > 0.1 * len(random_sentences)
+    assert sum(any(char.isdigit() for char in text) for text in random_sentences) > 0.08 * len(random_sentences)
 
 
-def test_they_are_written_as_people_write(drawn: list[str]) -> None:
-    for text in drawn:
+def test_sentences_are_written_naturally(random_sentences: list[str]) -> None:
+    for text in random_sentences:
         assert re.fullmatch(r"[A-Z0-9$£€].*[.?!]", text), text
         assert not re.search(r"[{}:;]|\s\s|\s[.,?!]|\.\.", re.sub(r"\d:\d\d", "0", text)), text
 
 
-def test_a_and_an_agree_with_what_follows(drawn: list[str]) -> None:
-    for text in drawn:
+def test_articles_agree_with_the_next_word(random_sentences: list[str]) -> None:
+    for text in random_sentences:
         for article, following in re.findall(r"\b([Aa]n?) ([a-zA-Z']+)", text):
             phones = pronounce(following.lower())
             assert phones is not None
@@ -130,7 +130,7 @@ def test_every_slot_can_be_filled() -> None:
 
 
 def test_every_written_word_is_known() -> None:
-    """What the patterns say themselves, and every list."""
+    """Check the words of all patterns and lists."""
     patterns = (*PATTERNS, *(entry for entries in LISTS.values() for entry in entries))
     plain = {word for pattern in patterns for word in re.findall("[a-z']+", SLOT.sub("x", pattern).lower())}
     nouns = {word for name in ("thing", "food", "animal", "job", "kin") for word in LISTS[name]}
@@ -138,28 +138,28 @@ def test_every_written_word_is_known() -> None:
     assert sorted(word for word in plain if pronounce(word) is None) == ["dr"]
 
 
-def test_rare_words_go_round_before_any_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every word of a small lexicon is heard; drawn one by one, some of it is not."""
+def test_rare_words_repeat_only_after_all_occurred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the corpus uses every word of a small lexicon, which independent sampling does not."""
     some = lexicon_words()[::400]
     monkeypatch.setattr("polydraft.apps.data.sentences.sentences.lexicon_words", lambda: some)
-    heard = {word for text in islice(corpus(1), 500) for word in re.findall("[a-z']+", text.lower())}
-    assert set(some) <= heard
+    words_seen = {word for text in islice(corpus(1), 500) for word in re.findall("[a-z']+", text.lower())}
+    assert set(some) <= words_seen
     rng = np.random.default_rng(1)
     assert not set(some) <= {word for _ in range(150) for word in re.findall("[a-z']+", random_sentence(rng).lower())}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_sentences_that_are_kept(kind: str) -> None:
+def test_every_kind_has_held_out_sentences(kind: str) -> None:
     texts = held_out_sentences(20, kind)
     assert len(set(texts)) == 20 and held_out_sentences(5, kind) == texts[:5] and all(map(is_held_out, texts))
 
 
-def test_nothing_kept_is_ever_in_the_corpus() -> None:
-    """Sentences of the benches, and whatever hashes as they do; a corpus that draws without looking has them."""
+def test_corpus_excludes_held_out_sentences() -> None:
+    """Check that the corpus has no sentence of the benches and none with a held-out hash."""
     kept = {" ".join(words(text)) for kind in KINDS for text in held_out_sentences(20, kind)} | handwritten_sentences()
-    drawn = list(islice(corpus(0), 3000))
-    assert not any(is_held_out(text) for text in drawn)
-    assert not kept & {" ".join(words(text)) for text in drawn}
+    random_sentences = list(islice(corpus(0), 3000))
+    assert not any(is_held_out(text) for text in random_sentences)
+    assert not kept & {" ".join(words(text)) for text in random_sentences}
     rng = np.random.default_rng(0)
     careless = [compose(kind.patterns, rng, kind.longest) for kind in KINDS.values() for _ in range(100)]
     assert any(is_held_out(text) for text in careless)
@@ -173,12 +173,12 @@ def test_held_out_sentences_are_fixed_and_natural() -> None:
     assert 6 < np.mean([len(words(text)) for text in texts]) < 14
 
 
-def test_held_out_sentences_are_never_drawn(drawn: list[str]) -> None:
+def test_held_out_sentences_are_never_sampled(random_sentences: list[str]) -> None:
     kept = {" ".join(words(text)) for text in held_out_sentences(200)}
-    assert not any(is_held_out(text) for text in drawn)
-    assert not kept & {" ".join(words(text)) for text in drawn}
+    assert not any(is_held_out(text) for text in random_sentences)
+    assert not kept & {" ".join(words(text)) for text in random_sentences}
 
 
-def test_held_out_whatever_the_case_and_marks() -> None:
+def test_held_out_ignores_case_and_punctuation() -> None:
     text = held_out_sentences(1)[0]
     assert is_held_out(text.upper()) and is_held_out(text.rstrip(".?!"))

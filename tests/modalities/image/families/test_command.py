@@ -32,7 +32,7 @@ def is_same_image(one: Image.Image, other: Image.Image) -> bool:
     return ImageChops.difference(one, other).getbbox() is None
 
 
-def test_guidance_leads_away_from_what_is_said(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_guidance_leads_away_from_negative_prompt(folder_of: FolderOf, tmp_path: Path) -> None:
     folder, sized = folder_of("emu3"), ("--size", "32x24")
     plain = generate_with_command(folder, *sized, tmp_path / "plain.png")
     other = generate_with_command(folder, *sized, "--negative-prompt", "night", tmp_path / "other.png")

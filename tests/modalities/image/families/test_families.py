@@ -156,7 +156,7 @@ def test_image_bytes_are_independent_of_batch_neighbours(loaded: Loaded, family:
 
 
 @pytest.mark.parametrize("family", FOLDERS)
-def test_laws_are_as_wide_as_what_is_drawn(loaded: Loaded, family: str) -> None:
+def test_distributions_cover_image_codes_only(loaded: Loaded, family: str) -> None:
     pipe = loaded(family)
     vectors = pipe.family.codebook_embeddings
     assert pipe.token_mask.shape[1] == pipe.family.vocab_size == pipe.target().vocab_size and len(pipe.token_mask) <= 4

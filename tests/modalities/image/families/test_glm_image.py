@@ -303,6 +303,6 @@ def test_repository_of_parts_is_fetched_when_loaded(
     assert found.manifest["family"] == "glm_image" and found.target == folder / "vision_language_encoder"
 
 
-def test_the_language_model_alone_is_told_apart(folder_of: Callable[[str], Path]) -> None:
+def test_language_model_alone_is_recognised(folder_of: Callable[[str], Path]) -> None:
     with pytest.raises(polydraft.WeightsError, match="makes no pixels; give the whole of it"):
         load(str(folder_of("glm_image") / "vision_language_encoder"))

@@ -121,7 +121,7 @@ FAMILIES = {"llamagen_t2i": (CAPTIONS, read_caption_branches), "llamagen_c2i": (
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_codes_are_those_of_the_published_law(
+def test_greedy_codes_equal_published_model(
     folder_of: Callable[[str], Path], loaded: Loaded, family: str, rows: int, guidance: float
 ) -> None:
     folder, (asked, branches) = folder_of(family), FAMILIES[family]

@@ -12,7 +12,7 @@ import torch
 
 from polydraft.apps.data.samples import Samples
 from polydraft.apps.train import drafter
-from polydraft.core.distillation.distill import collect
+from polydraft.core.distillation.distill import generate_outputs
 from polydraft.core.distillation.examples import run_target
 from polydraft.core.drafters.heads.medusa import MedusaHeads
 from polydraft.core.methods.registry import parse
@@ -51,7 +51,9 @@ def test_teacher_forced_features_match_generation_features(family: str, loaded: 
     codes = pipe.token_mask[0]
     predicted = target.compute_logits(features[examples.loss_mask]).masked_fill(~codes, -torch.inf).argmax(-1)
     assert predicted.equal(following) and codes[following].all()
-    assert len(following) == 3 * pipe.num_new_tokens - sum(int((~codes[row]).sum()) for row in collect(method, asked))
+    assert len(following) == 3 * pipe.num_new_tokens - sum(
+        int((~codes[row]).sum()) for row in generate_outputs(method, asked)
+    )
     for row, prompt in enumerate(asked):
         length = len(prompt.branch_token_ids[0])
         assert target.tokens_to_ids(examples.ids[row, :length]).tolist() == list(prompt.branch_token_ids[0])

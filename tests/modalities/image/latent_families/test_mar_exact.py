@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polydraft.core.continuous import coupled as coupled_module
 from polydraft.core.continuous import gaussian
-from polydraft.core.continuous.coupled import CoupledVerifier, coupled_chains
+from polydraft.core.continuous.coupled import CoupledVerifier, coupled_trajectories
 from polydraft.core.continuous.gaussian import Gaussian
 from polydraft.core.continuous.published import ContinuousSpeculative
 from polydraft.core.draft import Draft
@@ -85,7 +85,7 @@ def test_exact_drafts_keep_the_distribution(scale: float, count: int) -> None:
     form = replace(SETTINGS, scale=scale)
     made = drafted(form, count)
     assert len(groups(form, 0, count).unique()) == 2 * 12  # of 24 orders, two differ within the last set alone
-    shares = torch.tensor(made.steps[0].counts).bincount(minlength=4)[1:] / count
+    shares = torch.tensor(made.steps[0].num_committed).bincount(minlength=4)[1:] / count
     assert shares.min() > 0.1 and len(made.steps) == 3
     value, apart = least(plain(form, count), made.tokens, form)
     assert value > SURE and apart < 2 / (count / 2) ** 0.5
@@ -95,7 +95,7 @@ def test_exact_drafts_keep_published_sampler_distribution() -> None:
     """The last step adds no noise: every set is the target's, one per pass."""
     form = replace(SETTINGS, noisy_end=False)
     made = drafted(form, SOME)
-    assert [set(step.counts) for step in made.steps] == [{1}] * 3
+    assert [set(step.num_committed) for step in made.steps] == [{1}] * 3
     assert least(plain(form, SOME), made.tokens, form)[0] > SURE
 
 
@@ -117,7 +117,7 @@ class AllStand(CoupledVerifier):
     """Verifier with a bug: later sets are accepted whatever happened before them."""
 
     def verify(self, draft: Draft, distribution: Any, noise: Noise, t: Tensor) -> VerificationResult:
-        *_, (sets, agrees) = coupled_chains(distribution, noise, draft)
+        *_, (sets, agrees) = coupled_trajectories(distribution, noise, draft)
         replaced = replace(draft, tokens=sets[:, :-1].float())
         return accept_to_node(torch.full_like(t, draft.size), replaced, sets.float()) if draft.size else super().verify(
             draft, distribution, noise, t
@@ -166,7 +166,7 @@ def test_exact_keeps_drafts_that_cspd_cannot() -> None:
     shares = []
     for verifier in (CoupledVerifier(), ContinuousSpeculative(0)):
         first = drafted(replace(SETTINGS, scale=1.3), 2000, NEAR, 1, verifier).steps[0]
-        shares.append(sum(first.accepted) / len(first.accepted))
+        shares.append(sum(first.num_accepted) / len(first.num_accepted))
     assert shares[0] > 0.9 and shares[1] < 0.7
 
 

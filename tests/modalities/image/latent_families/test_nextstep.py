@@ -181,7 +181,7 @@ def test_tokens_are_normed_where_the_release_does() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 1, "last": 0.04}, {"steps": 4, "shift": 0.0}])
-def test_a_law_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+def test_impossible_distribution_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument, match="cannot be sampled"):
         FlowSchedule(**wrong)  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ def test_a_published_folder_loads(tmp_path: Path, tensors: dict[str, Tensor]) ->
     assert model.head.condition(both).isfinite().all()
 
 
-def test_wrong_files_are_told_in_a_sentence(tmp_path: Path, tensors: dict[str, Tensor]) -> None:
+def test_wrong_files_raise_one_sentence(tmp_path: Path, tensors: dict[str, Tensor]) -> None:
     def load() -> NextStep:
         return NextStep.from_folder(tmp_path, torch.device("cpu"), torch.float32)
 

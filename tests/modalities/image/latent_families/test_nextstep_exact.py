@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("1.1", 1.0, 20_000, marks=pytest.mark.thorough), ("1.1", 1.5, 10_000), ("1", 1.5, 5000),
     ],
 )  # fmt: skip
-def test_coupled_tokens_have_the_law_of_plain_ones(folder: Path, release: str, scale: float, runs: int) -> None:
+def test_coupled_tokens_have_plain_distribution(folder: Path, release: str, scale: float, runs: int) -> None:
     plain, one = sample_latents(folder, release, scale, False, runs)
     drafted, tau = sample_latents(folder, release, scale, True, runs)
     assert one == 1 and (tau == 1 if release == "1" else tau > 1.2)

@@ -279,7 +279,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_folders_are_told_in_a_sentence(folder: str, tmp_path: Path, what: str) -> None:
+def test_wrong_folders_raise_one_sentence(folder: str, tmp_path: Path, what: str) -> None:
     spoil, error, words = WRONG[what]
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     spoil(copy)
@@ -311,7 +311,7 @@ def test_what_cannot_be_drawn_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_others_draw_their_own_size_alone(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_models_generate_one_size(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(polydraft.InvalidArgument, match="size=64x64 is not possible; tiny-image generates 128x128"):
         load("tiny-image", dtype="float32").run("a cat", size="64x64")
     monkeypatch.setattr("transformers.utils.import_utils.is_accelerate_available", lambda: True)

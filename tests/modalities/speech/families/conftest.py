@@ -1,4 +1,4 @@
-"""Tiny models of every family in Hugging Face form: real tokenizers, real codec classes, random weights."""
+"""Fixtures: tiny models of every family in Hugging Face form, with real tokenizers and codecs and random weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from polydraft.modalities.speech.pipeline import SpeechPipeline
 from ....mapped import mapped_files
 
 RATE = 16_000
-neutts_phonemes = neutts.phonemes  # before `brief` replaces it
+neutts_phonemes = neutts.phonemes  # before `short_sentences` replaces it
 SNAC = {
     "sampling_rate": 24_000, "encoder_dim": 2, "encoder_rates": [2, 4, 8, 8], "decoder_dim": 32,
     "decoder_rates": [8, 8, 4, 2], "attn_window_size": None, "codebook_size": 16, "codebook_dim": 4,
@@ -48,23 +48,23 @@ LLAMA = ["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header
 GENERATION = ["<|SPEECH_GENERATION_START|>", "<|SPEECH_GENERATION_END|>"]
 
 
-def tokenizer(folder: Path, special: list[str], plain: list[str], **options: Any) -> int:
-    """A byte-level tokenizer with tokens added as the families add theirs; its length."""
+def save_tokenizer(folder: Path, special: list[str], plain: list[str], **options: Any) -> int:
+    """Save a byte-level tokenizer with added tokens as the families have them, and return its length."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(special)
-    made.add_tokens([AddedToken(name, normalized=False) for name in plain])
-    PreTrainedTokenizerFast(tokenizer_object=made, **options).save_pretrained(folder)
-    return made.get_vocab_size()
+    tokenizer = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in plain])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options).save_pretrained(folder)
+    return tokenizer.get_vocab_size()
 
 
-def language_model(
+def save_language_model(
     folder: Path, vocab: int, first: int, following: torch.Tensor, kind: type = LlamaForCausalLM,
     config: type = LlamaConfig, gain: float = 0.09,
 ) -> None:  # fmt: skip
-    """A model that mostly says code `following[c]` after code c; drafts are accepted where that is a steady one."""
+    """Save a model that mostly generates code `following[c]` after code c, so that drafts are accepted."""
     sizes = {
         "vocab_size": vocab + 5, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64,
         "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096, "initializer_range": 0.05,
@@ -78,14 +78,14 @@ def language_model(
     model.save_pretrained(folder)
 
 
-def fsq_codec(folder: Path, model: type, config: type) -> int:
-    """A codec of 64 codes; how many there are."""
+def save_fsq_codec(folder: Path, model: type, config: type) -> int:
+    """Save a codec of 64 codes, and return their number."""
     semantic = Wav2Vec2BertConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
         feature_projection_input_dim=160, conv_depthwise_kernel_size=3, left_max_position_embeddings=4,
         right_max_position_embeddings=2,
     )  # fmt: skip
-    made = model(
+    codec = model(
         config(
             hidden_size=32,
             intermediate_size=48,
@@ -100,18 +100,18 @@ def fsq_codec(folder: Path, model: type, config: type) -> int:
             initializer_range=0.2,
         )  # fmt: skip
     )
-    made.save_pretrained(folder)
+    codec.save_pretrained(folder)
     return 64
 
 
-def orpheus(folder: Path) -> None:
+def make_orpheus(folder: Path) -> None:
     from snac import SNAC as Snac
 
     codes = 7 * SNAC["codebook_size"]
     special = [*LLAMA, *(f"<custom_token_{index}>" for index in range(10 + codes))]
-    vocab, slots = tokenizer(folder, special, []), torch.arange(7)[:, None].roll(-1, 0) * SNAC["codebook_size"]
+    vocab, slots = save_tokenizer(folder, special, []), torch.arange(7)[:, None].roll(-1, 0) * SNAC["codebook_size"]
     following = slots + torch.arange(SNAC["codebook_size"])
-    language_model(folder, vocab, vocab - codes, following.flatten(), gain=0.05)
+    save_language_model(folder, vocab, vocab - codes, following.flatten(), gain=0.05)
     (folder / "codec").mkdir()
     model = Snac(**SNAC)
     for name, weight in model.named_parameters():
@@ -122,42 +122,42 @@ def orpheus(folder: Path) -> None:
               folder / "codec" / "model.safetensors")  # fmt: skip
 
 
-def neutts_air(folder: Path) -> None:
-    codes = fsq_codec(folder / "codec", NeuCodecModel, NeuCodecConfig)
+def make_neutts(folder: Path) -> None:
+    codes = save_fsq_codec(folder / "codec", NeuCodecModel, NeuCodecConfig)
     special = ["<|TEXT_PROMPT_START|>", "<|TEXT_PROMPT_END|>", *GENERATION]
-    vocab = tokenizer(folder, special, [f"<|speech_{index}|>" for index in range(codes)])
-    language_model(folder, vocab, vocab - codes, torch.arange(codes), Qwen2ForCausalLM, Qwen2Config)
+    vocab = save_tokenizer(folder, special, [f"<|speech_{index}|>" for index in range(codes)])
+    save_language_model(folder, vocab, vocab - codes, torch.arange(codes), Qwen2ForCausalLM, Qwen2Config)
 
 
-def llasa(folder: Path) -> None:
-    codes = fsq_codec(folder / "codec", Xcodec2Model, Xcodec2Config)
+def make_llasa(folder: Path) -> None:
+    codes = save_fsq_codec(folder / "codec", Xcodec2Model, Xcodec2Config)
     special = [*LLAMA, "<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>", *GENERATION]
     plain = [f"<|s_{index}|>" for index in range(codes)]
     chat = {"bos_token": LLAMA[0], "eos_token": LLAMA[1], "chat_template": LLAMA_CHAT}
-    vocab = tokenizer(folder, special, plain, **chat)
-    language_model(folder, vocab, vocab - codes, torch.arange(codes))
+    vocab = save_tokenizer(folder, special, plain, **chat)
+    save_language_model(folder, vocab, vocab - codes, torch.arange(codes))
 
 
-def cosyvoice2(folder: Path) -> None:
-    codes, others = 6561, ["<|eos1|>", "<|eos2|>", "<|eos3|>", "<|sos|>", "<|task_id|>"]
-    vocab = tokenizer(folder, [], [*(f"<|s_{index}|>" for index in range(codes)), *others])
-    first = vocab - codes - len(others)
-    language_model(folder, vocab, first, torch.arange(codes), Qwen2ForCausalLM, Qwen2Config, gain=0.13)
+def make_cosyvoice2(folder: Path) -> None:
+    codes, control_tokens = 6561, ["<|eos1|>", "<|eos2|>", "<|eos3|>", "<|sos|>", "<|task_id|>"]
+    vocab = save_tokenizer(folder, [], [*(f"<|s_{index}|>" for index in range(codes)), *control_tokens])
+    first = vocab - codes - len(control_tokens)
+    save_language_model(folder, vocab, first, torch.arange(codes), Qwen2ForCausalLM, Qwen2Config, gain=0.13)
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
-    "orpheus": orpheus, "neutts": neutts_air, "llasa": llasa, "cosyvoice2": cosyvoice2,
+    "orpheus": make_orpheus, "neutts": make_neutts, "llasa": make_llasa, "cosyvoice2": make_cosyvoice2,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {}
+    paths = {}
     for name, make in MAKERS.items():
         torch.manual_seed(5)
-        made[name] = tmp_path_factory.mktemp(name)
-        make(made[name])
-    return made
+        paths[name] = tmp_path_factory.mktemp(name)
+        make(paths[name])
+    return paths
 
 
 @pytest.fixture(scope="session")
@@ -168,8 +168,8 @@ def pipes(folders: dict[str, Path]) -> dict[str, SpeechPipeline]:
 
 
 @pytest.fixture(autouse=True)
-def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sentences of a second or two, and phonemes without espeak."""
+def short_sentences(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Limit sentences to a second or two, and replace the phonemes of espeak."""
     monkeypatch.setattr(tokens, "MIN_SECONDS", 0.6)
     monkeypatch.setattr(tokens, "SLOW_RATE", 30)
     monkeypatch.setattr(neutts, "phonemes", lambda text: text.lower())
@@ -181,6 +181,6 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def reference() -> tuple[np.ndarray, int]:
-    """Something like a voice, of 0.8 s."""
-    places = np.arange(int(0.8 * RATE)) / RATE
-    return (0.3 * np.sin(2 * np.pi * 140 * places) * np.sin(7 * places) ** 2).astype(np.float32), RATE
+    """Return a recording of 0.8 s that resembles a voice."""
+    times = np.arange(int(0.8 * RATE)) / RATE
+    return (0.3 * np.sin(2 * np.pi * 140 * times) * np.sin(7 * times) ** 2).astype(np.float32), RATE

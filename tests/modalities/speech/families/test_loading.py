@@ -1,4 +1,4 @@
-"""Folders in Hugging Face form and repositories: recognised, completed by a codec, or refused in one sentence."""
+"""Loading of Hugging Face folders and repositories: family detection, codec lookup, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from polydraft.modalities.speech.pipeline import SpeechPipeline, generate_speech
 from .conftest import MAKERS, RATE
 
 
-def test_defaults_are_the_makers(folders: dict[str, Path]):
+def test_card_defaults_are_the_published_ones(folders: dict[str, Path]):
     cards = {name: load_card(str(folder)) for name, folder in folders.items()}
     assert all(cards[name].manifest["family"] == name and cards[name].modality == "speech" for name in MAKERS)
     assert cards["orpheus"].defaults["repetition_penalty"] == 1.1 and cards["neutts"].defaults["top_k"] == 50
-    assert all("pld" in one.methods and "eagle2" not in one.methods for one in cards.values())
+    assert all("pld" in card.methods and "eagle2" not in card.methods for card in cards.values())
 
 
-def test_repetition_aware_sampling_is_cosyvoices_own(pipes: dict[str, SpeechPipeline]):
+def test_cosyvoice_default_sampling_is_repetition_aware(pipes: dict[str, SpeechPipeline]):
     sampling = pipes["cosyvoice2"].sampling_params(temperature=None, top_p=0.9)
     assert sampling.repetition_aware is not None and sampling.repetition_aware.window == 10
     assert (sampling.top_k, sampling.top_p, sampling.temperature) == (25, 0.9, 1.0)
 
 
-def test_their_cards_can_be_shown(folders: dict[str, Path]):
+def test_models_command_shows_family_cards(folders: dict[str, Path]):
     app = typer.Typer()
     app.command()(models)
-    shown = {name: CliRunner().invoke(app, [str(folder)]) for name, folder in folders.items()}
-    assert not any(done.exit_code for done in shown.values()) and "tara" in shown["orpheus"].output
+    results = {name: CliRunner().invoke(app, [str(folder)]) for name, folder in folders.items()}
+    assert not any(outcome.exit_code for outcome in results.values()) and "tara" in results["orpheus"].output
 
 
-def test_the_public_face_speaks(folders: dict[str, Path], tmp_path: Path):
+def test_generate_speech_saves_audio_or_refuses(folders: dict[str, Path], tmp_path: Path):
     result = generate_speech("Hi.", model=str(folders["orpheus"]), voice="leo", dtype="float32", seed=1)
     assert result.save(tmp_path / "a.wav").stat().st_size > 1000
     silent = generate_speech("Hi.", model=str(folders["cosyvoice2"]), dtype="float32")
@@ -54,19 +54,28 @@ def test_the_public_face_speaks(folders: dict[str, Path], tmp_path: Path):
     assert len(silent.tokens) and not (tmp_path / "b.wav").exists()
 
 
-def test_the_command_line_clones(folders: dict[str, Path], tmp_path: Path, reference: tuple[np.ndarray, int]):
+def test_speech_command_clones_reference_voice(
+    folders: dict[str, Path], tmp_path: Path, reference: tuple[np.ndarray, int]
+):
     app = typer.Typer()
     app.command()(speech)
     soundfile.write(tmp_path / "me.wav", reference[0], RATE)
-    said = ["Hi.", "-o", tmp_path / "a.wav", "--model", folders["llasa"], "--dtype", "float32"]
-    heard = ["--reference", tmp_path / "me.wav", "--reference-text", "Hello.", "--repetition-penalty", "1.2"]
-    done = CliRunner().invoke(app, [str(part) for part in [*said, *heard]])
-    assert done.exit_code == 0 and soundfile.info(tmp_path / "a.wav").samplerate == 16_000, done.output
+    arguments = ["Hi.", "-o", tmp_path / "a.wav", "--model", folders["llasa"], "--dtype", "float32"]
+    reference_options = [
+        "--reference",
+        tmp_path / "me.wav",
+        "--reference-text",
+        "Hello.",
+        "--repetition-penalty",
+        "1.2",
+    ]
+    outcome = CliRunner().invoke(app, [str(part) for part in [*arguments, *reference_options]])
+    assert outcome.exit_code == 0 and soundfile.info(tmp_path / "a.wav").samplerate == 16_000, outcome.output
     silent = ["Hi.", "-o", tmp_path / "b.wav", "--model", folders["cosyvoice2"]]
     assert isinstance(CliRunner().invoke(app, [str(part) for part in silent]).exception, OutputUnwritable)
 
 
-def test_a_codec_may_lie_elsewhere(folders: dict[str, Path], tmp_path: Path):
+def test_load_codec_from_other_folder(folders: dict[str, Path], tmp_path: Path):
     model = shutil.copytree(folders["orpheus"], tmp_path / "model")
     (model / "codec").rename(tmp_path / "snac")
     with pytest.raises(WeightsError, match="codec='hubertsiuzdak/snac_24khz'"):
@@ -76,20 +85,20 @@ def test_a_codec_may_lie_elsewhere(folders: dict[str, Path], tmp_path: Path):
     assert load(str(model), codec=str(tmp_path / "snac"), dtype="float32").sample_rate == 24_000
 
 
-def test_a_model_with_a_card_has_its_own_codec():
+def test_load_codec_for_built_in_model_is_refused():
     with pytest.raises(InvalidArgument, match="of its own"):
         load("tiny-image", codec="x")
 
 
 @pytest.mark.parametrize("family", ["vibevoice", "pocket_tts", "gradium_phonon_tts"])
-def test_heads_that_draw_once_are_refused(family: str, folders: dict[str, Path], tmp_path: Path):
+def test_load_card_deterministic_family_is_refused(family: str, folders: dict[str, Path], tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     shutil.copy(folders["orpheus"] / "tokenizer.json", tmp_path)
     with pytest.raises(UnsupportedModel, match="without drawing again"):
         load_card(str(tmp_path))
 
 
-def test_an_unknown_family_is_refused(folders: dict[str, Path], tmp_path: Path):
+def test_load_unknown_family_is_refused(folders: dict[str, Path], tmp_path: Path):
     model = tmp_path / "model"
     model.mkdir()
     with pytest.raises(UnknownModel, match="no config.json"):
@@ -100,7 +109,7 @@ def test_an_unknown_family_is_refused(folders: dict[str, Path], tmp_path: Path):
 
 
 @pytest.mark.parametrize("fault", ["tokenizer", "weights", "ids"])
-def test_parts_of_several_models_are_refused(folders: dict[str, Path], tmp_path: Path, fault: str):
+def test_load_mixed_model_parts_is_refused(folders: dict[str, Path], tmp_path: Path, fault: str):
     model = shutil.copytree(folders["llasa"], tmp_path / "model")
     if fault == "tokenizer":
         text = (model / "tokenizer.json").read_text()
@@ -115,23 +124,26 @@ def test_parts_of_several_models_are_refused(folders: dict[str, Path], tmp_path:
     assert str(caught.value).endswith(".")
 
 
-def test_a_repository_is_fetched_with_its_familys_codec(
+def test_load_repository_also_fetches_family_codec(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    asked: dict[str, Any] = {}
-    bare = shutil.copytree(folders["orpheus"], tmp_path / "model", ignore=shutil.ignore_patterns("codec"))
+    downloads: dict[str, Any] = {}
+    without_codec = shutil.copytree(folders["orpheus"], tmp_path / "model", ignore=shutil.ignore_patterns("codec"))
 
     def snapshot(name: str, allow_patterns: list[str], **_: Any) -> str:
-        asked[name] = allow_patterns
-        return str(folders["orpheus"] / "codec" if "snac" in name else bare)
+        downloads[name] = allow_patterns
+        return str(folders["orpheus"] / "codec" if "snac" in name else without_codec)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     pipe = load("canopylabs/orpheus-test", dtype="float32")
-    assert pipe.card.name == "orpheus-test" and list(asked) == ["canopylabs/orpheus-test", "hubertsiuzdak/snac_24khz"]
-    assert not [pattern for pattern in asked["canopylabs/orpheus-test"] if pattern.endswith((".py", ".bin", ".pt"))]
+    assert pipe.card.name == "orpheus-test" and list(downloads) == [
+        "canopylabs/orpheus-test",
+        "hubertsiuzdak/snac_24khz",
+    ]
+    assert not [pattern for pattern in downloads["canopylabs/orpheus-test"] if pattern.endswith((".py", ".bin", ".pt"))]
 
 
-def test_a_repository_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_load_unreachable_repository_is_refused(monkeypatch: pytest.MonkeyPatch):
     def snapshot(*_: Any, **__: Any) -> str:
         raise LocalEntryNotFoundError("no connection.\nand more")
 
@@ -140,7 +152,7 @@ def test_a_repository_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch):
         load("neuphonic/neutts-test")
 
 
-def test_no_code_of_a_folder_is_run(folders: dict[str, Path], tmp_path: Path):
+def test_load_never_runs_code_of_folder(folders: dict[str, Path], tmp_path: Path):
     model = shutil.copytree(folders["cosyvoice2"], tmp_path / "model")
     fields = json.loads((model / "config.json").read_text())
     fields |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}

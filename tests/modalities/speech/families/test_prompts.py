@@ -1,4 +1,4 @@
-"""What every family reads: prompts as its makers write them, and text divided into sentences."""
+"""Prompts in the format that the authors of every family use, and division of text into sentences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_prompts_are_written_as_the_makers_write_them(pipes: dict[str, SpeechPipeline], name: str):
+def test_encode_prompt_matches_published_format(pipes: dict[str, SpeechPipeline], name: str):
     family = pipes[name].family
     voice = Voice("", "So.", family.extract_codes(family.first_code_id + torch.tensor([3, 63])))
     assert (
@@ -45,7 +45,7 @@ def test_prompts_are_written_as_the_makers_write_them(pipes: dict[str, SpeechPip
     assert date.today().strftime("%d %b %Y") not in WRITTEN[name]
 
 
-def test_orpheus_is_told_the_voice(pipes: dict[str, SpeechPipeline]):
+def test_orpheus_prompt_contains_voice_name(pipes: dict[str, SpeechPipeline]):
     family = pipes["orpheus"].family
     ids = family.encode_prompt("Hi!", Voice("zoe"))
     assert "<|begin_of_text|>zoe: Hi!<|eot_id|>" in family.tokenizer.backend_tokenizer.decode(
@@ -53,7 +53,7 @@ def test_orpheus_is_told_the_voice(pipes: dict[str, SpeechPipeline]):
     )
 
 
-def test_without_espeak_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+def test_phonemes_without_espeak_names_installation(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "phonemizer.backend", None)
     neutts.espeak.cache_clear()
     with pytest.raises(InvalidArgument, match="pip install phonemizer"):
@@ -61,7 +61,7 @@ def test_without_espeak_one_sentence_says_how_to_get_it(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentences"),
     [
         ("Yes! It is 3.50.  Why?", ["Yes!", "It is 3.50.", "Why?"]),
         ("We saw Dr. Brown, e.g. today. Good.", ["We saw Dr. Brown, e.g. today.", "Good."]),
@@ -72,13 +72,13 @@ def test_without_espeak_one_sentence_says_how_to_get_it(monkeypatch: pytest.Monk
         ("Yes. We met J. K. Rowling.", ["Yes.", "We met J. K. Rowling."]),
     ],
 )
-def test_sentences_end_where_one_would_stop(text: str, said: list[str]):
-    assert read_as_written(text).sentences == said
+def test_read_as_written_splits_at_sentence_ends(text: str, sentences: list[str]):
+    assert read_as_written(text).sentences == sentences
 
 
 @settings(max_examples=80)
 @given(st.text(max_size=600))
-def test_no_letter_is_lost_and_no_part_is_long(text: str):
+def test_read_as_written_keeps_letters_and_limits_parts(text: str):
     try:
         parts, ignored = read_as_written(text)
     except PromptError:
@@ -88,6 +88,6 @@ def test_no_letter_is_lost_and_no_part_is_long(text: str):
 
 
 @pytest.mark.parametrize("text", ["", " \n", "?!", "🎉", "x" * 20_001])
-def test_nothing_to_say_is_refused(text: str):
+def test_read_as_written_unusable_text_is_refused(text: str):
     with pytest.raises(PromptError):
         read_as_written(text)

@@ -1,4 +1,4 @@
-"""The lexicon: its symbols, inflected words, spelled words, and that it loads at once."""
+"""Lexicon: symbols, inflected words, spelled words, and fast loading."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from polydraft.modalities.speech.text.lexicon import (
 )
 
 
-def test_symbols_are_the_models_vocabulary() -> None:
+def test_symbols_have_vocabulary_size_and_order() -> None:
     assert len(SYMBOLS) == len(set(SYMBOLS)) == 1 + 4 + 40 + 26
     assert SYMBOLS[:5] == (BOUNDARY, *PUNCTUATION)
 
 
-def test_every_pronunciation_is_made_of_phones() -> None:
+def test_pronunciations_use_only_phones() -> None:
     lexicon = pronunciations()
     assert len(lexicon) >= 45_000
     assert set(" ".join(lexicon.values()).split()) == set(PHONES)
     assert all(word.replace("'", "").isalpha() and word == word.lower() for word in lexicon)
 
 
-def test_lexicon_loads_in_few_calls() -> None:
-    """No word has a call of its own: loading is a few sweeps over the text, fast on any machine."""
+def test_pronunciations_load_in_few_calls() -> None:
+    """Check that loading makes far fewer calls than there are words, so that it is fast on any machine."""
     calls: list[str] = []
     pronunciations.cache_clear()
     sys.setprofile(lambda frame, event, argument: calls.append(event))
@@ -47,7 +47,7 @@ def test_lexicon_loads_in_few_calls() -> None:
     assert len(calls) < len(lexicon) / 10
 
 
-def test_import_does_not_load_it() -> None:
+def test_import_does_not_load_lexicon() -> None:
     code = (
         "from polydraft.modalities.speech.text import lexicon; "
         "assert lexicon.pronunciations.cache_info().currsize == 0; lexicon.pronounce('a'); "
@@ -63,7 +63,7 @@ def test_import_does_not_load_it() -> None:
         ("don't", "d ow n t"), ("o'clock", "ax k l aa k"), ("read", "r eh d"), ("b", "b iy"),
     ],
 )  # fmt: skip
-def test_known_words(word: str, phones: str) -> None:
+def test_pronounce_known_word_returns_phones(word: str, phones: str) -> None:
     assert pronounce(word) == tuple(phones.split())
 
 
@@ -76,7 +76,7 @@ def test_known_words(word: str, phones: str) -> None:
         ("planned", "p l ae n d"), ("planning", "p l ae n ih ng"), ("carried", "k ae r iy d"),
     ],
 )  # fmt: skip
-def test_inflected_words(word: str, phones: str) -> None:
+def test_pronounce_inflected_derives_phones_from_stem(word: str, phones: str) -> None:
     stems = {
         "cat": "k ae t", "dog": "d ao g", "fox": "f aa k s", "city": "s ih t iy", "walk": "w ao k", "play": "p l ey",
         "want": "w aa n t", "bake": "b ey k", "plan": "p l ae n", "carry": "k ae r iy",
@@ -85,19 +85,19 @@ def test_inflected_words(word: str, phones: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["qzx", "bus", "ed", "ing", "s", "'s", "kiss", "qzx's", ""])
-def test_no_stem_no_phones(word: str) -> None:
+def test_pronounce_inflected_without_stem_returns_none(word: str) -> None:
     assert pronounce_inflected(word, {"kis": "k ih s", "b": "b iy"}) is None
 
 
-def test_a_sentence_in_symbols() -> None:
-    said = sentence_symbols(["the", "cats", ",", "zorbel", "."], {3})
-    assert " ".join(said) == "dh ax | k ae t s , <z> <o> <r> <b> <e> <l> ."
-    assert set(said) <= set(SYMBOLS)
+def test_sentence_symbols_mixes_phones_and_letters() -> None:
+    symbols = sentence_symbols(["the", "cats", ",", "zorbel", "."], {3})
+    assert " ".join(symbols) == "dh ax | k ae t s , <z> <o> <r> <b> <e> <l> ."
+    assert set(symbols) <= set(SYMBOLS)
     assert sentence_symbols(["the", "cat"], spelled={1}) == ["dh", "ax", BOUNDARY, "<c>", "<a>", "<t>"]
     assert sentence_symbols([]) == []
 
 
-def test_words_and_symbols_agree() -> None:
+def test_word_symbols_agree_with_sentence_symbols() -> None:
     sentence = ["well", ",", "the", "zorbel", "cat", "?"]
     groups = word_symbols(sentence, spelled={4})
     assert groups[1] == (",",) and groups[3] == predict_phones("zorbel") and groups[4] == ("<c>", "<a>", "<t>")

@@ -1,4 +1,4 @@
-"""Markup is taken away and what it says is kept; what is left out is told."""
+"""Removal of markup: text is kept, and removed content is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LINE = "A line that is as long as lines are that"
         (f"{LINE}\nwas wrapped. Short\nOne", [f"{LINE} was wrapped. Short", "One"], ()),
     ],
 )  # fmt: skip
-def test_to_plain_keeps_what_is_said(text: str, paragraphs: list[str], dropped: tuple[str, ...]) -> None:
+def test_to_plain_keeps_text_and_reports_dropped(text: str, paragraphs: list[str], dropped: tuple[str, ...]) -> None:
     assert to_plain(text) == (paragraphs, dropped)
 
 
@@ -46,19 +46,19 @@ def test_to_plain_without_text_is_refused(text: object) -> None:
         to_plain(text)
 
 
-def test_read_as_written_tells_what_is_left_out() -> None:
+def test_read_as_written_reports_ignored_content() -> None:
     written = read_as_written("Yes. [Here](https://a.org).\n\n🎉\n\nNo <laugh>.")
     assert written == (["Yes.", "Here.", "No <laugh>."], ("https://a.org", "🎉"))
 
 
 @pytest.mark.parametrize("piece", ["[", "![", "*a", "`", "<a ", "&", "> ", "1. ", "_a", "a|", "<b x=", "(a.) "])
-def test_long_markup_is_bounded(piece: str) -> None:
+def test_to_plain_long_markup_loses_no_text(piece: str) -> None:
     plain = to_plain((piece * LONGEST_TEXT)[: LONGEST_TEXT - 4] + "zebr")
     assert "zebr" in "".join(plain.paragraphs) + "".join(plain.dropped)
 
 
 @pytest.mark.parametrize("text", ["H<sub>2</sub>O", "<mark>now</mark>", "<audio controls>"])
-def test_check_text_html_that_ssml_names_too_is_taken(text: str) -> None:
+def test_check_text_html_shared_with_ssml_is_accepted(text: str) -> None:
     assert check_text(text) == text
 
 

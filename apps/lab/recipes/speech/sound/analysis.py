@@ -21,7 +21,7 @@ from torch import Tensor
 from polydraft.apps.lab.recipes.speech.corpus.data import load_shard
 from polydraft.apps.lab.recipes.speech.corpus.flite import VOICES
 from polydraft.modalities.output import write_tensors
-from polydraft.modalities.speech.codecs.tiny import FRAMES_PER_CODE, MIDDLE, SAMPLES_PER_CODE
+from polydraft.modalities.speech.codecs.tiny import FRAMES_PER_CODE, REFERENCE_PITCH, SAMPLES_PER_CODE
 from polydraft.modalities.speech.codecs.vocoder import (
     FFT,
     HOP,
@@ -57,7 +57,7 @@ def analyse(sound: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     pitch = (
         np.interp(np.arange(len(pitch)), voiced_frames, pitch[voiced_frames])
         if len(voiced_frames)
-        else np.full(len(pitch), MIDDLE)
+        else np.full(len(pitch), REFERENCE_PITCH)
     )
     return pitch, voiced, envelope @ band_averages(band_centres()), noise @ band_averages(NOISE_BANDS)
 
@@ -103,7 +103,8 @@ def analyse_shard(shard: Path, out: Path) -> Path:
         )
     pitch, voiced, envelope, noise = (torch.from_numpy(np.concatenate(side)) for side in zip(*parts, strict=True))
     tensors = {
-        "sound": torch.from_numpy(np.concatenate(sound)), "pitch": (pitch / MIDDLE).log().half(), "voiced": voiced,
+        "sound": torch.from_numpy(np.concatenate(sound)), "pitch": (pitch / REFERENCE_PITCH).log().half(),
+        "voiced": voiced,
         "envelope": quantise_bytes(envelope, LOWEST, HIGHEST), "noise": quantise_bytes(noise, 0.0, 1.0),
         "phones": torch.from_numpy(np.concatenate(phones)), "counts": torch.tensor(counts),
         "voices": torch.tensor(voices),

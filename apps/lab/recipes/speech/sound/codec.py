@@ -29,7 +29,7 @@ from polydraft.apps.lab.training.clock import Clock
 from polydraft.apps.lab.training.optimizer import apply_gradients, linear_decay, muon_and_adamw, set_rate
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import mixed_precision
-from polydraft.modalities.speech.codecs.tiny import FRAMES_PER_CODE, MIDDLE, CodecConfig, SpeechCodec
+from polydraft.modalities.speech.codecs.tiny import FRAMES_PER_CODE, REFERENCE_PITCH, CodecConfig, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import HOP, VocoderFrames
 from polydraft.modalities.speech.text.lexicon import SYMBOLS
 
@@ -80,7 +80,7 @@ def losses(codec: SpeechCodec, phone_head: nn.Linear, piece: SpeechPiece, slow: 
 
     return {
         "slow": (distance * slow[piece.voice]).mean(),
-        "pitch": mean(((frames.pitch / MIDDLE).log() - true.pitch).abs(), voiced) / math.log(2),
+        "pitch": mean(((frames.pitch / REFERENCE_PITCH).log() - true.pitch).abs(), voiced) / math.log(2),
         "envelope": mean((frames.envelope - true.envelope).abs().mean(-1), loud) * DECIBEL,
         "contrast": (contrast(frames.envelope) - contrast(true.envelope)).abs().mean() * DECIBEL,
         "phones": mean(F.cross_entropy(phones.transpose(1, 2), piece.phones, reduction="none"), judged),

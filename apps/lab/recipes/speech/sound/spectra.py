@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.audio_utils import mel_filter_bank
 
 from polydraft.modalities.speech.codecs import vocoder
-from polydraft.modalities.speech.codecs.tiny import MIDDLE
+from polydraft.modalities.speech.codecs.tiny import REFERENCE_PITCH
 from polydraft.modalities.speech.codecs.vocoder import AFTER, BEFORE, HOP, SAMPLE_RATE, VocoderFrames
 
 RESOLUTIONS = ((320, 24), (640, 40), (1280, 64))  # samples of a window, mel bands
@@ -28,10 +28,10 @@ DECIBEL = 10 / math.log(10)
 
 
 def render_frames(frames: VocoderFrames, log_pitch: Tensor) -> Tensor:
-    """Render frames to audio [B, F HOP] at the pitch `MIDDLE e^log_pitch` [B, F]."""
+    """Render frames to audio [B, F HOP] at the pitch `REFERENCE_PITCH e^log_pitch` [B, F]."""
     places = torch.arange(-BEFORE, log_pitch.shape[1] + AFTER, dtype=torch.float64)
     noise = frames.noise.float().clamp(NEARLY, 1 - NEARLY)  # its root has no slope at 0
-    positioned = VocoderFrames(MIDDLE * log_pitch.exp(), frames.envelope.float(), noise).interpolate(places)
+    positioned = VocoderFrames(REFERENCE_PITCH * log_pitch.exp(), frames.envelope.float(), noise).interpolate(places)
     return vocoder.render(positioned, 0, torch.zeros(len(log_pitch)))[0]
 
 

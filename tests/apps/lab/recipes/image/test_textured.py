@@ -109,7 +109,7 @@ def test_batches_of_settings_keep_flat_vocabulary(folder: Path, vq: VQTokenizer)
     assert plain.get_vocab().items() <= batches.text.get_vocab().items()  # ids of the flat world's words stay
 
 
-def test_packed_scene_in_settings_has_own_seed() -> None:
+def test_packed_scene_in_settings_has_distinct_seed() -> None:
     rng = np.random.default_rng(0)
     scenes = [packed_scene(rng, 24, TEXTURED.settings) for _ in range(20)]
     assert {scene.background for scene in scenes} <= set(TEXTURED.settings)

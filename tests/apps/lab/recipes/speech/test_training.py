@@ -36,7 +36,7 @@ from polydraft.core.distillation.examples import Examples
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codecs.tiny import MIDDLE, SAMPLES_PER_CODE, CodecConfig, SpeechCodec
+from polydraft.modalities.speech.codecs.tiny import REFERENCE_PITCH, SAMPLES_PER_CODE, CodecConfig, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import VocoderFrames
 from polydraft.modalities.speech.text.lexicon import LETTERS, SYMBOLS, sentence_symbols
 
@@ -228,7 +228,7 @@ def test_analysed_speech_restores_quantised_values(shard: Path, analysed: Path):
     assert piece.sound[0].allclose(sound) and piece.voice.tolist() == [VOICES.index(utterances[row].voice)]
     assert (piece.frames.envelope[0] - envelope).abs().max() < 0.06
     assert (piece.frames.noise[0] - noise).abs().max() < 0.003
-    assert (piece.frames.pitch[0] - (pitch / MIDDLE).log()).abs().max() < 0.001
+    assert (piece.frames.pitch[0] - (pitch / REFERENCE_PITCH).log()).abs().max() < 0.001
     assert piece.voiced[0].bool().equal(voiced) and set(piece.phones[0].tolist()) <= set(range(len(SYMBOLS)))
     assert piece.judged.all()
 

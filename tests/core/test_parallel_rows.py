@@ -44,7 +44,7 @@ def method(drafter: object, verifier: object, mask: Tensor | None = FEW, guided:
 
 
 def rows(**fields: int | str) -> ParallelRowsDrafter:
-    return ParallelRowsDrafter(**({"row": WIDE, "allowed": FEW[0], "lead": 2, "rows": 9, "window": 2} | fields))  # type: ignore[arg-type]
+    return ParallelRowsDrafter(**({"row_length": WIDE, "allowed": FEW[0], "lead": 2, "rows": 9, "window": 2} | fields))  # type: ignore[arg-type]
 
 
 def pictures(count: int = 3, budget: int = WIDE * HIGH, sampling: SamplingParams | None = None) -> list[PromptInputs]:
@@ -132,7 +132,7 @@ def test_rows_settle_as_reference_implementation(run):
         prompts, drafter = pictures(2), rows(lead=lead, rows=open_rows, window=window)
         for prompt, output in zip(prompts, run(method(drafter, ParallelRowsVerifier()), prompts).outputs, strict=True):
             with torch.inference_mode():
-                slow = ReferenceDecoder(shallow(), prompt, lead, drafter.rows, window).draw()
+                slow = ReferenceDecoder(shallow(), prompt, lead, drafter.max_open_rows, window).draw()
             assert output.tolist() == slow, (lead, open_rows, window)
 
 
@@ -162,11 +162,11 @@ def test_wrong_row_causal_mask_is_detected(run, monkeypatch):
     open_ = run(method(rows(), ParallelRowsVerifier()), prompts)
 
     def short(self, begun, settled, slots, lines):  # not its own left neighbour
-        every = torch.arange(self.rows * self.row + 2)
+        every = torch.arange(self.max_open_rows * self.row_length + 2)
         return honest(self, begun, settled, slots, lines) & (every != slots[..., None] - 1)
 
     def guesses(self, begun, settled, slots, lines):  # whatever was written before it, by whichever row
-        every = torch.arange(self.rows * self.row + 2)
+        every = torch.arange(self.max_open_rows * self.row_length + 2)
         return honest(self, begun, settled, slots, lines) | (every <= slots[..., None])
 
     monkeypatch.setattr(ParallelRowsDrafter, "row_causal_mask", short)

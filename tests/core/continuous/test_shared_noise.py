@@ -80,7 +80,7 @@ def test_chain_end_matches_numerical_integration():
         distribution = LatentDistribution(
             chain, whole.processed_outputs[:1, :1].expand(-1, len(x), -1, -1), whole.scale[:1], whole.temperature[:1]
         )
-        after_step = distribution.step(x[None, :, None], step)
+        after_step = distribution.step_distribution(x[None, :, None], step)
         mean, sigma = after_step.mean[0, :, 0], float(after_step.std)
         after, heavy = torch.zeros_like(x), density > density.max() * 1e-14
         for part_mean, part in zip(mean[heavy].split(500), density[heavy].split(500), strict=True):

@@ -20,7 +20,7 @@ from polydraft.core.methods.tuning import (
 )
 from polydraft.core.stats import DecodeStats, PhaseTimer
 
-from .conftest import NETWORKS
+from ..conftest import NETWORKS
 
 
 def test_method_names_keep_their_parameters():

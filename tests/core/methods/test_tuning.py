@@ -59,7 +59,7 @@ def test_pass_times_measure_once_when_asked() -> None:
     times = times_of(measured)
     times.observe(4, 99.0)  # nobody has asked: there is nothing to contradict
     assert not times.has_measurement and not measured and times.is_stable and not times.is_outdated
-    assert times.single_row_latency() == times.single_row_latency() == {0: 1.0, 8: 1.8}
+    assert times.single_sequence_latency() == times.single_sequence_latency() == {0: 1.0, 8: 1.8}
     assert times.batch_latency()[64] == pytest.approx(7.4) and times.batch_latency().keys() >= {0, 8, 64}
     assert measured == [(0, 8), (64,)] and times.has_measurement
 
@@ -67,7 +67,7 @@ def test_pass_times_measure_once_when_asked() -> None:
 @pytest.mark.parametrize("factor", [0.3, 4.0])
 def test_pass_times_become_outdated_after_contradicting_passes(factor: float) -> None:
     times = times_of([], patience=10)
-    times.single_row_latency()
+    times.single_sequence_latency()
     for _ in range(NUM_CHECKED_PASSES + 8):
         times.observe(4, 1.4 * factor)
     assert not times.is_outdated  # patience is not over yet
@@ -77,7 +77,7 @@ def test_pass_times_become_outdated_after_contradicting_passes(factor: float) ->
 
 def test_pass_times_survive_single_slow_passes() -> None:
     times = times_of([], patience=10)
-    times.single_row_latency()
+    times.single_sequence_latency()
     for index in range(1000):
         times.observe(8, 1.8 * (50.0 if index % 3 == 0 else 1.2))
     assert not times.is_outdated

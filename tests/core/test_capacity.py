@@ -134,13 +134,13 @@ def test_rows_growing_into_next_block_keep_output(lab, run, kind, edge):
 @pytest.mark.parametrize(("rows", "most"), [(1, 1), (24, 5)], ids=["few rows, whole blocks", "many rows, an eighth"])
 def test_kv_cache_reallocations_are_bounded(lab, run, monkeypatch, rows, most):
     """Check that many rows keep no unused slots, and that a short row is not copied again and again."""
-    grown, grow = [], KVCacheLayer.reallocate
+    grown, grow = [], KVCacheLayer.resize_storage
 
     def count_copies(layer):
         grown.append(layer.cache.num_slots)
         grow(layer)
 
-    monkeypatch.setattr(KVCacheLayer, "reallocate", count_copies)
+    monkeypatch.setattr(KVCacheLayer, "resize_storage", count_copies)
     made = lab()
     prompts = [
         replace(made.prompts[0], branch_token_ids=((7,) * 40, (1,)), max_new_tokens=60, seed=seed)
