@@ -109,7 +109,7 @@ def cached_pipeline(
 
 @cache
 def _pipeline_cache(modality: str) -> Callable[[str, str | None, str, str, FolderSnapshot], Any]:
-    """Return a function that loads pipelines of a modality and keeps the last one; a snapshot of the folders is part of its key."""
+    """Return a function that loads pipelines of a modality and keeps the last one, by arguments and folder contents."""
 
     @lru_cache(maxsize=1)
     def load_pipeline(model: str, codec: str | None, device: str, dtype: str, stamp: FolderSnapshot) -> Any:

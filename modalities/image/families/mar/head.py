@@ -53,7 +53,7 @@ class SetChain:
         return embedded
 
     def mean_and_std(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return mean and standard deviation of `x` after `step`, as `core.continuous.denoising.Chain` does.
+        """Return mean and standard deviation of `x` after `step`, as `core.continuous.denoising.DenoisingChain` does.
 
         Guidance applies to the predicted noise; the variance is the conditional branch's. `scale` `[B, K]` is per set.
         """

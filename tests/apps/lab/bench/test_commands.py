@@ -64,6 +64,7 @@ def test_depth_command(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"depth.json", "depth.md", "depth.png"}
 
 
+@pytest.mark.thorough
 def test_frontier_command(tmp_path: Path) -> None:
     arguments = ["--n", "2", "--timed", "1", "--batch", "2", "--guidance", "1"]
     arguments += ["--methods", "jacobi(window=8),top-k(k=10)"]

@@ -135,6 +135,7 @@ def test_cell_weights_emphasise_objects(folder: Path, vq: VQTokenizer) -> None:
     assert counts[3, 2:6].tolist().index(8) == cat[0].argmax()  # where the row of the cat's first cell begins
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_scenes")
 def test_init_from_flat_model_copies_words_and_codes(flat_elder: Path, folder: Path) -> None:
     text = vocabulary.build_image_tokenizer(EVERYTHING)
@@ -159,6 +160,7 @@ def few_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inheriting, "SCENES", 200)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_scenes")
 def test_code_translation_keeps_shared_codes(vq: VQTokenizer) -> None:
     size = vq.config.codebook_size
