@@ -88,6 +88,7 @@ class CapturedGraph:
             owners (list): Dataclasses of the batch that is to replay the graph, of the same signature as those that it
                 was captured over.
         """
+        # in the order of `self.tensors`
         current = [(owner, name, value) for owner in owners for name, value in tensor_fields(owner)]
         for (owner, name, value), graph_tensor in zip(current, self.tensors, strict=True):
             graph_tensor.copy_(value)
@@ -118,19 +119,24 @@ class CudaGraphRunner:
         self.graph, self.last_signature, self.is_ready_to_capture = None, None, False
 
     def return_graph(self, state: BatchState, other_states: list[Any]) -> None:
-        """Put the graph of a finished batch into the pool, for a later batch, unless it takes too much memory.
+        """Put the graph of a finished batch into the pool, so that a later batch of the same shapes can replay it.
+
+        A graph whose KV caches take more than `MAX_POOL_SHARE` of the free memory is dropped instead.
 
         Args:
-            state (BatchState): State of the batch, without rows. The memory of its KV caches goes to the graph.
-            other_states (list): Further dataclasses of the batch, such as the drafter's state, or None.
+            state (BatchState): State of the batch, after the rows of all its requests were removed.
+            other_states (list): Further dataclasses of the batch, such as the drafter's state. Entries may be None,
+                since some drafters have no state.
         """
         if self.graph is not None:
-            free_bytes = free_memory_bytes(state.tokens.device)
+            free_bytes = free_memory_bytes(state.tokens.device)  # None: unknown
             if free_bytes is None or self.graph.nbytes < free_bytes * MAX_POOL_SHARE:
+                # the graph alone keeps this KV storage; if the batch gets new rows, its caches allocate other storage
                 for cache in kv_caches(all_owners(state, other_states)):
                     cache.detach_storage()
+                # in place, since the pool is shared with other batches; if it is full, the oldest graph is dropped
                 self.pooled_graphs[:] = [*self.pooled_graphs, self.graph][-MAX_POOLED_GRAPHS:]
-        self.invalidate()
+        self.invalidate()  # only this runner forgets the graph; a graph in the pool stays there
 
     def run(self, step: Callable[[EndPhase], T], end_phase: EndPhase, state: BatchState, other_states: list[Any]) -> T:
         """Run a decoding step, replayed from a graph where that is possible.
@@ -145,9 +151,9 @@ class CudaGraphRunner:
         Returns:
             The result of the step; the next run may overwrite its tensors.
         """
-        if self.recorder is None or not self.attempts_left:
+        if self.recorder is None or not self.attempts_left:  # CUDA graphs are disabled, or capturing was given up
             return step(end_phase)
-        if self.last_signature is not None:
+        if self.last_signature is not None:  # a step has run since rows were last added or removed
             result = self.try_replay(self.recorder, step, state, all_owners(state, other_states))
             if result is not None:
                 end_phase("score")
@@ -158,9 +164,10 @@ class CudaGraphRunner:
         signature = replay_signature(owners)
         # the first step of a new signature may synchronize while it creates buffers, so it does not count
         is_repeated = signature == self.last_signature
-        self.attempts_left -= is_repeated and has_synchronized
+        self.attempts_left -= is_repeated and has_synchronized  # minus 1 if both are true
         self.is_ready_to_capture = is_repeated and not has_synchronized
         self.last_signature = signature
+        # `requested_slots` is what the step asked of `ensure_capacity`; a replay must ask for as many beyond the rows
         self.kv_headroom = [cache.requested_slots - state.max_seq_len for cache in kv_caches(owners)]
         return result
 
@@ -179,11 +186,11 @@ class CudaGraphRunner:
             The result of the step, or None if nothing was run and the step must be launched kernel by kernel.
         """
         # a replay runs no host code, so the caches are enlarged here as the step itself would do
-        state.ensure_capacity(self.kv_headroom[0])
+        state.ensure_capacity(self.kv_headroom[0])  # entry 0 is the target's cache; this also lengthens `state.tokens`
         for cache, headroom in zip(kv_caches(owners), self.kv_headroom, strict=True):
             cache.ensure_capacity(state.max_seq_len + headroom)
         signature = replay_signature(owners)
-        if signature != self.last_signature:
+        if signature != self.last_signature:  # shapes have changed, such as the number of KV slots that attention reads
             self.invalidate()
             return None
         if self.graph is None and not self.adopt_pooled_graph(signature, owners):
@@ -203,8 +210,12 @@ class CudaGraphRunner:
     def adopt_pooled_graph(self, signature: Any, owners: list[Any]) -> bool:
         """Take a graph of this signature from the pool and move the tensors of `owners` into its memory.
 
+        Args:
+            signature (Any): Result of `replay_signature` of `owners`: shapes, dtypes and host values of their fields.
+            owners (list): Dataclasses of this batch whose fields the step reads and replaces.
+
         Returns:
-            True if there was one.
+            True if the pool had one; it is then `self.graph`, and no longer in the pool.
         """
         for index, graph in enumerate(self.pooled_graphs):
             if graph.signature == signature and graph.kv_headroom == self.kv_headroom:
@@ -241,7 +252,8 @@ def capture_step(
         NotCapturable: The step changes something other than tensors of constant shape and dtype.
     """
     fields_before = [dict(vars(owner)) for owner in owners]
-    for owner in owners:  # give every tensor memory of its own, since some are views of others
+    # give every tensor memory of its own, since some are views of others, which copying back would overwrite
+    for owner in owners:
         for name, value in tensor_fields(owner):
             vars(owner)[name] = value.clone()
     input_fields = [dict(vars(owner)) for owner in owners]
@@ -260,6 +272,7 @@ def capture_step(
                 value = vars(owner)[name]
                 if isinstance(value, Tensor) and value is not old:
                     replaced.append((old, value))
+                # a replay runs no Python, so it would not change values that the host keeps
                 elif isinstance(value, int | float | str | list) and value != old:
                     raise NotCapturable(f"a step changes {name}, which the host keeps")
         if any(old.shape != new.shape or old.dtype != new.dtype for old, new in replaced):
@@ -269,7 +282,9 @@ def capture_step(
             old.copy_(copy)
         return result
 
-    restored_fields = fields_before  # if the capture fails, owners are left as they were
+    # If the capture fails, owners are left as they were. If it succeeds, they get the tensors that the graph reads and
+    # writes, since those that the step assigned have no values before the first launch.
+    restored_fields = fields_before
     try:
         result, launch = recorder.capture(step_and_copy_back)
         restored_fields = input_fields
@@ -350,6 +365,7 @@ class CudaGraphRecorder:
             of times, and so fills these tensors.
         """
         graph, tracker = torch.cuda.CUDAGraph(), ExternalTensorTracker()
+        # "thread_local": only what this thread does can break the capture; other threads may use the device
         with torch.cuda.graph(graph, capture_error_mode="thread_local"), tracker:
             result = work()
         inputs = list(tracker.external.values())
@@ -392,6 +408,7 @@ class ExternalTensorTracker(TorchDispatchMode):
             if isinstance(value, Tensor) and (address := value.untyped_storage().data_ptr()) not in self.created:
                 self.external.setdefault(address, value)
         out = func(*args, **kwargs)
+        # a result in the storage of an external input is a view or an in-place change of it, and not created here
         for value in tree_leaves(out):
             if isinstance(value, Tensor) and (address := value.untyped_storage().data_ptr()) not in self.external:
                 self.created.add(address)

@@ -73,8 +73,9 @@ class Method:
         greedy = torch.tensor([temperature == 0 for temperature in temperatures], dtype=torch.bool, device=device)
         pass_index = torch.zeros(num_rows, dtype=torch.long, device=device)
         return Noise(
-            seeds, segments, pass_index, greedy, temperatures, self.target.vocab_size, self.verifier.uses_shared_noise
-        )
+            seeds, segments, pass_index, greedy, temperatures,
+            vocab_size=self.target.vocab_size, uses_shared_noise=self.verifier.uses_shared_noise,
+        )  # fmt: skip
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Batch:
         return [self.requests[request] for request in sorted(self.requests)]
 
     def outputs(self) -> list[Tensor]:
-        """Return the generated tokens of every request so far, sorted by request id: `[T]` ids or `[T, C]` latents."""
+        """Return the T tokens that every request has generated, sorted by request id: `[T]` ids or `[T, C]` latents."""
         dtype, token_shape = self.state.tokens.dtype, self.state.tokens.shape[2:]  # () for ids, (C,) for latents
         return [torch.tensor(request.ids, dtype=dtype).view(-1, *token_shape) for request in self.requests_in_order()]
 
@@ -183,9 +184,9 @@ def add_requests(method: Method, batch: Batch, prompts: list[PromptInputs], ids:
     """
     if len(set(ids) - batch.requests.keys()) != len(prompts):
         raise InvalidArgument(f"requests {ids} are not {len(prompts)} new ones; every request needs an id of its own.")
-    if not prompts:
+    if not prompts:  # the batch stays as it is, and so its captured graphs stay valid
         return
-    batch.timer.end_phase("idle")
+    batch.timer.end_phase("idle")  # time spent by the caller since the last step
     batch.graph_runner.invalidate()  # captured graphs are for the old batch size
     with method.threads.apply():
         prefilled = method.target.prefill(batch.state, prompts)
@@ -207,7 +208,7 @@ def remove_requests(batch: Batch, reasons: Mapping[int, str]) -> None:
         reasons (Mapping[int, str]): finish reason by request id.
     """
     removed_rows = [row for row, request in enumerate(batch.running) if request.id in reasons]
-    if not removed_rows:
+    if not removed_rows:  # the batch stays as it is, and so its captured graphs stay valid
         return
     for row in removed_rows:
         request = batch.running[row]
@@ -236,10 +237,12 @@ def decode_step(method: Method, batch: Batch) -> StepResult:
             device_step, batch.timer.end_phase, batch.state, [batch.noise, batch.drafter_state]
         )
         result = apply_readback(batch, readback)
+        # the number of threads is tuned on passes of the same method and of about the same number of positions
         measured.method, measured.size = method.name, readback.num_scored
-    if method.pass_times is not None:
+    if method.pass_times is not None:  # compare the pass with the times by which the draft size was chosen
         score_seconds = measured.compute_seconds(batch.timer.seconds["score"] - score_seconds_before)
-        method.pass_times.observe(readback.num_scored - 1, score_seconds)
+        # those were measured by the number of draft nodes after one root, which is scored too
+        method.pass_times.observe(nodes=readback.num_scored - 1, seconds=score_seconds)
     remove_requests(batch, {request: batch.requests[request].finish for request in result.ended_requests})
     batch.timer.end_phase("rest")
     return result
@@ -293,7 +296,7 @@ def decode_step_on_device(method: Method, batch: Batch, end_phase: EndPhase) -> 
     # stop: at the first stop token, at the budget, and before a token that may not be sampled
     budget = state.max_new_tokens - state.num_generated
     is_allowed = distribution.is_allowed(result.token_indices, result.tokens)
-    if state.is_finite is not None:
+    if state.is_finite is not None:  # [B, 1], False if the hidden states of a prompt are not finite
         is_allowed = is_allowed & state.is_finite
     result = truncate_at_stop(result, budget, sampler.stop_token_mask, is_allowed)
     num_drafted = (draft.valid & (draft.depth[:, 1:] <= budget[:, None])).sum(1)  # nodes beyond the budget do not count
@@ -339,7 +342,7 @@ def apply_readback(batch: Batch, readback: StepReadback) -> StepResult:
 
     Tokens, statistics and finish reasons of the requests are updated; requests that ended stay in the batch.
     """
-    flat_results = readback.flat_results.cpu()
+    flat_results = readback.flat_results.cpu()  # four counts per batch row as `make_readback` packs them, then tokens
     counts, tokens = flat_results[:, :4].long().tolist(), flat_results[:, 4:].view(readback.tokens_shape).tolist()
     result = StepResult(
         requests=[request.id for request in batch.running],
@@ -356,7 +359,7 @@ def apply_readback(batch: Batch, readback: StepReadback) -> StepResult:
         request.ids += committed_tokens
         request.stats.record_pass(num_drafted, num_accepted, num_committed, readback.drafter_passes)
         batch.state.seq_lens[row] += num_committed
-        if reason := FINISH_REASONS[finish_reason]:
+        if reason := FINISH_REASONS[finish_reason]:  # None while the request goes on
             request.finish = reason
             result.ended_requests.append(request.id)
         if finish_reason == NO_VALID_TOKEN:

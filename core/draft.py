@@ -20,8 +20,9 @@ from polydraft.core.tokens import batch_gather, batch_where
 class ParallelRowsLayout:
     """Layout of a draft that continues K open image rows of W tokens each (`core.drafters.jacobi.parallel_rows`).
 
-    w is the number of guesses per open image row and pass, C = N + 1 the number of scored positions. A token is settled
-    once a pass has accepted it, even if it is not committed because earlier tokens are missing.
+    w is the number of guesses per open image row and pass, N the number of nodes, and M the number of KV slots that the
+    draft uses. The N + 1 scored positions are the root and the nodes. A token is settled once a pass has accepted it,
+    even if it is not committed because earlier tokens are missing.
     """
 
     ids: Tensor  # [B, K, W] settled token ids, then guesses
@@ -31,9 +32,9 @@ class ParallelRowsLayout:
     num_committed: Tensor  # [B] number of committed ids of the first open image row
     verified: Tensor  # [B, K, w + 1] bool, scored positions whose target token is used
     starts_at_root: Tensor  # [B] bool, the first scored position is the root
-    kv_slots: Tensor  # [B, C] KV slot of every scored position, counted from the committed ones
-    depth: Tensor  # [B, C] distance from the root
-    attention_mask: Tensor  # [B, C, M] bool, uncommitted KV slots that every scored position attends to
+    kv_slots: Tensor  # [B, N+1] KV slot of every scored position, counted from the root's, which is 0
+    depth: Tensor  # [B, N+1] distance from the root
+    attention_mask: Tensor  # [B, N+1, M] bool, KV slots from the root's on that every scored position attends to
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Draft:
         num_rows, num_nodes = tokens.shape[:2]
         parents = torch.arange(-1, num_nodes - 1, device=tokens.device).expand(num_rows, num_nodes)
         valid = torch.ones_like(parents, dtype=torch.bool) if valid is None else valid.cumprod(1).bool()
-        return Draft(tokens, parents, valid, num_nodes, is_chain=True, drafter_passes=drafter_passes, q=q)
+        return Draft(tokens, parents, valid, max_depth=num_nodes, is_chain=True, drafter_passes=drafter_passes, q=q)
 
     @staticmethod
     def empty(like: Tensor) -> Draft:
@@ -78,29 +79,31 @@ class Draft:
         return replace(self, drafter_passes=drafter_passes, q=q)
 
     def without_invalid_q(self) -> Draft:
-        """Return the draft of token ids in which nodes are invalid whose `q` comes from NaN or infinite logits.
+        """Return this draft of token ids, with nodes invalidated whose `q` comes from NaN or infinite logits.
 
-        A ratio test against such a `q` would mean nothing. Whether it is finite depends on the ancestors of a node
-        alone and not on the id that was drawn, so exact methods stay exact.
+        `q` has the log probabilities that the ids were drawn from. A ratio test against NaN would mean nothing. Whether
+        logits are finite depends on the ancestors of a node alone and not on the id that was drawn, so exact methods
+        stay exact.
         """
         batch_rows = cached_arange(len(self.tokens), self.tokens.device)[:, None]
         log_q = self.q[batch_rows, self.parents + 1, self.tokens]  # [B, N] of every node's own token
-        return replace(self, valid=self.valid & (log_q > -torch.inf))
+        return replace(self, valid=self.valid & (log_q > -torch.inf))  # False for NaN, too
 
     def prepend_chain(self, chain: Tensor, chain_lens: Tensor, max_nodes: int) -> Draft:
         """Return drafts that put a chain of tokens between the root and the tree of every batch row.
 
-        Nodes that exceed `max_nodes` are dropped from the end. How many those are does not depend on the number of
-        nodes of other batch rows.
+        Every batch row has `max_nodes` nodes in the result: its chain, then as many nodes of its tree as still fit, so
+        that its draft does not depend on the chains of other batch rows.
 
         Args:
-            chain (Tensor): `[B, M]` (latents: `[B, M, C]`) tokens.
+            chain (Tensor): `[B, M]` (latents: `[B, M, C]`) tokens of chains of up to M tokens.
             chain_lens (Tensor): `[B]` number of tokens of `chain` that each batch row uses.
-            max_nodes (int): number of nodes of the result, at least N.
+            max_nodes (int): number of nodes of the result, at least the number of nodes N of this draft.
         """
         index = cached_arange(max_nodes, chain.device).expand(len(chain), -1)  # [B, max_nodes], of the new nodes
         in_chain = index < chain_lens[:, None]
         tree_node = index - chain_lens[:, None]  # node of the old tree that becomes the new node
+        # clamped so that every index can be gathered; entries outside are replaced by the chain's or are invalid
         source = tree_node.clamp(0, self.size - 1)
         chain_tokens = batch_gather(chain, index.clamp(max=chain.shape[1] - 1))
         tokens = batch_where(in_chain, chain_tokens, batch_gather(self.tokens, source))
@@ -124,12 +127,13 @@ class Draft:
     def ancestor_mask(self) -> Tensor:
         """Return the tree attention mask, `[B, N+1, N+1]` bool: entry (i, j) is true if j is i or an ancestor of i."""
         num_rows, num_nodes = self.tokens.shape[:2]
-        if self.template is not None:
+        if self.template is not None:  # a tree that all batch rows share, whose mask is cached
             return self.template.ancestor_mask.expand(num_rows, -1, -1)
         if self.is_chain:
             causal_mask = torch.ones(num_nodes + 1, num_nodes + 1, dtype=torch.bool, device=self.tokens.device).tril()
             return causal_mask.expand(num_rows, -1, -1)
-        # Adjacency of indices and parents; each squaring doubles the distance covered: parents, grandparents, …
+        # 1 for every index itself and its parent. Each squaring doubles the distance covered (2, 4, 8, … generations),
+        # and values are kept at 0 and 1. Floats are used because `bmm` multiplies no bools.
         is_ancestor = torch.eye(num_nodes + 1, device=self.tokens.device).repeat(num_rows, 1, 1)
         is_ancestor[:, 1:].scatter_(2, (self.parents + 1)[..., None], 1)
         for _ in range(max(1, self.max_depth).bit_length()):
@@ -146,7 +150,7 @@ class Draft:
         if self.template is not None:
             return self.template.root_paths.expand(num_rows, -1, -1)
         if self.is_chain:
-            return indices.expand(num_rows, len(indices), -1)
+            return indices.expand(num_rows, len(indices), -1)  # the path to index i is 0 … i, then padding
         # An ancestor is written to the entry of its depth, any other index to an extra last entry, which is cut off.
         entry = torch.where(self.ancestor_mask, self.num_ancestors[:, None], len(indices))  # [B, N+1, N+1]
         paths = indices.new_zeros(num_rows, len(indices), len(indices) + 1)
@@ -163,7 +167,7 @@ class Draft:
             Tensor: `[B, N+1]` number of tokens of each path after the root.
         """
         tree_tokens = torch.cat([roots, self.tokens], 1)  # [B, N+1, …]
-        if self.is_chain:
+        if self.is_chain:  # the path to index i are the tokens 0 … i, and what follows is padding
             return tree_tokens[:, None].expand(-1, tree_tokens.shape[1], *tree_tokens.shape[1:]), self.num_ancestors
         tokens = batch_gather(tree_tokens, self.root_paths.flatten(1)).unflatten(1, self.root_paths.shape[1:])
         return tokens, self.num_ancestors

@@ -33,6 +33,7 @@ class PhaseTimer:
 
     def end_phase(self, phase: str) -> None:
         """Add the time since the end of the last phase to `phase` ("prefill", "draft", "score", "verify" or "rest")."""
+        # always after prefill, so that decoding does not include the wait for its kernels
         if torch.accelerator.is_available() and (self.synchronize or phase == "prefill"):
             torch.accelerator.synchronize()
         now = time.perf_counter()
@@ -82,7 +83,8 @@ class DecodeStats:
     @property
     def passes_by_accepted(self) -> list[int]:
         """Return the numbers of passes that accepted exactly i drafted tokens, for i = 0 … `most_drafted`."""
-        at_least = [self.target_passes, *(self.accepted_at[i] for i in range(1, self.most_drafted + 2))]  # i or more
+        # at_least[i]: passes that accepted i tokens or more; the last entry, i = `most_drafted` + 1, is always 0
+        at_least = [self.target_passes, *(self.accepted_at[i] for i in range(1, self.most_drafted + 2))]
         return [passes - passes_with_more for passes, passes_with_more in pairwise(at_least)]
 
     @property
@@ -115,7 +117,7 @@ class DecodeStats:
         self.most_drafted = max(self.most_drafted, drafted)
         self.accepted += accepted
         self.tokens += tokens
-        if accepted:
+        if accepted:  # the accepted path has one node at each depth 1 … `accepted`
             self.accepted_at.update(range(1, accepted + 1))
 
     def truncate_last_pass(self, accepted: int, tokens: int, kept: int) -> None:
@@ -128,7 +130,7 @@ class DecodeStats:
             tokens (int): Committed tokens that the pass was recorded with.
             kept (int): How many of these tokens are kept.
         """
-        kept_drafts = min(accepted, kept)
+        kept_drafts = min(accepted, kept)  # committed tokens are the accepted nodes, then the target's own token
         self.tokens -= tokens - kept
         self.accepted -= accepted - kept_drafts
         self.accepted_at -= Counter(range(kept_drafts + 1, accepted + 1))

@@ -32,7 +32,10 @@ class SettledRows:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """Accepted path of every batch row's draft tree, followed by the bonus token, which the target itself samples."""
+    """Accepted path of every batch row's draft tree, followed by the bonus token, which the target itself samples.
+
+    N is the number of draft nodes, D the largest depth of a node.
+    """
 
     path: Tensor  # [B, D] int64, indices of the accepted nodes, from the root down; -1 is padding
     tokens: Tensor  # [B, D+1, …] their tokens, then the bonus token; the first `num_committed[b]` are committed
@@ -69,10 +72,12 @@ def accept_to_node(last_accepted_index: Tensor, draft: Draft, target_tokens: Ten
     """
     batch_rows = cached_arange(len(last_accepted_index), last_accepted_index.device)
     num_accepted = draft.depth[batch_rows, last_accepted_index]
-    path = draft.root_paths[batch_rows, last_accepted_index][:, 1:] - 1  # [B, D] node indices, without the root
+    # [B, D] node indices, D the largest depth; the root is left out, and tree index i is node i - 1
+    path = draft.root_paths[batch_rows, last_accepted_index][:, 1:] - 1
     path = path.masked_fill(cached_arange(path.shape[1], last_accepted_index.device) >= num_accepted[:, None], -1)
     bonus = batch_gather(target_tokens, last_accepted_index[:, None])
-    if draft.size:
+    if draft.size:  # an empty draft has no tokens to gather
+        # [B, D+1]; padding (-1) gathers node 0, behind the tokens that are read
         tokens = torch.cat([batch_gather(draft.tokens, path.clamp(min=0)), bonus], 1)
         batch_scatter_(tokens, num_accepted[:, None], bonus)  # directly after the accepted tokens
     else:
@@ -89,12 +94,12 @@ def keep_contiguous_prefix(result: VerificationResult) -> VerificationResult:
     and `tokens` still contain the full accepted path, so that a drafter can begin its next draft with the remainder.
     """
     depth = cached_arange(result.path.shape[1], result.path.device)
-    num_accepted = (result.path == depth).cumprod(1).sum(1)
+    num_accepted = (result.path == depth).cumprod(1).sum(1)  # entry i of the path is node i, and so are all before it
     return replace(
         result,
         num_accepted=num_accepted,
         num_committed=num_accepted + 1,
-        last_accepted_index=num_accepted,
+        last_accepted_index=num_accepted,  # the last of these nodes, number `num_accepted` - 1, has this tree index
         is_contiguous=True,
     )
 
@@ -104,10 +109,11 @@ def truncate_at_stop(
 ) -> VerificationResult:
     """Truncate batch rows at their first stop token or at their budget, and set `finish_reason`.
 
-    It runs before anything is committed or counted, so tokens after the end of a batch row have no effect.
+    It runs before anything is committed or counted, so tokens after the end of a batch row have no effect. The finish
+    reasons are the codes RUNNING (not ended), EOS (stop token), LENGTH (budget) and NO_VALID_TOKEN.
 
     Args:
-        result (VerificationResult): accepted tokens `[B, D+1]` of every batch row.
+        result (VerificationResult): `tokens` `[B, D+1]` of every batch row: up to D accepted ones and the bonus token.
         budget (Tensor): `[B]` tokens that each batch row may still generate.
         stop_token_mask (Tensor | None): `[V]` bool, ids that end a sequence.
         is_allowed (Tensor): `[B, D+1]` bool, tokens that had a nonzero probability where they were sampled; a batch row
@@ -119,7 +125,7 @@ def truncate_at_stop(
     finish_reason = torch.where(num_committed >= budget, LENGTH, RUNNING)
 
     # stop tokens before the budget and before the first token that is not allowed
-    first_not_allowed = torch.where(is_allowed, len(index), index).amin(1)
+    first_not_allowed = torch.where(is_allowed, len(index), index).amin(1)  # [B], D + 1 if all are allowed
     if stop_token_mask is not None:
         is_valid = index < torch.minimum(num_committed, first_not_allowed)[:, None]
         is_stop = stop_token_mask[result.tokens] & is_valid
@@ -133,6 +139,6 @@ def truncate_at_stop(
     return replace(
         result,
         num_committed=num_committed,
-        num_accepted=torch.minimum(result.num_accepted, num_committed),
+        num_accepted=torch.minimum(result.num_accepted, num_committed),  # without the bonus token, if that is left
         finish_reason=finish_reason,
     )

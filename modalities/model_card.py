@@ -161,12 +161,12 @@ class ModelCard:
     @property
     def capabilities(self) -> frozenset[str]:
         """Return which of the features that methods may require the model has: codes, a preview, image rows."""
-        from polydraft.core.methods.spec import CODES, ROWS, SMALLER
+        from polydraft.core.methods.spec import CODEBOOK, IMAGE_ROWS, PREVIEW_IMAGE
 
         present = {
-            CODES: self.modality != "vlm" and not self.is_latent,  # words and latents have no codebook distances
-            SMALLER: bool(self.manifest.get("preview", False)),  # a small image is generated before the large one
-            ROWS: self.modality == "image",
+            CODEBOOK: self.modality != "vlm" and not self.is_latent,  # words and latents have no codebook distances
+            PREVIEW_IMAGE: bool(self.manifest.get("preview", False)),  # a small image is generated before the large one
+            IMAGE_ROWS: self.modality == "image",
         }
         return frozenset(name for name, is_there in present.items() if is_there)
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from polydraft.apps.measure.environment import revision
@@ -39,6 +40,9 @@ the methods in one process on the same weights, warmed up and in turns, prefill 
 [docs/decisions.md](docs/decisions.md) has the measurements behind designs, in a checkout the help of `polydraft bench`
 lists the commands that repeat them.
 """
+
+
+LINE_WIDTH = 120  # characters of the document's prose
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ SECTIONS = (
     Section(
         name="vlm",
         title="Descriptions of images",
-        description="`tiny-vlm`, greedy and at temperature 1; encoding the image is in nobody's time. transformers' "
-        "rows are `generate` alone, with prompt lookup, and with the small model as assistant.",
+        description="`tiny-vlm`, greedy and at temperature 1; the time of encoding the image is excluded. "
+        "transformers' rows are `generate` alone, with prompt lookup, and with the small model as assistant.",
         command="bench vlm --prompts 8 --repeats 3 --methods draft,pld,jacobi,kangaroo,medusa,hydra,eagle,eagle2",
         output="vlm",
     ),
@@ -190,12 +194,15 @@ def run_bench(section: Section, results: Path) -> None:
 
 
 def compose(sections: Sequence[Section], values: Mapping[str, Mapping[str, Any]], results: Path, pictures: Path) -> str:
-    """Return the document: how figures were taken, then a command, a table and a plot per bench."""
-    parts = [INTRODUCTION]
-    for section in sections:
+    """Return the document: how and where figures were taken, then a command, a table and a plot per bench."""
+    machines = [machine_line(values[section.name]) for section in sections]
+    is_one_machine = len(set(machines)) == 1
+    parts = [INTRODUCTION, *([f"{machines[0]}\n"] if is_one_machine else [])]
+    for section, machine in zip(sections, machines, strict=True):
         table = (results / section.name / f"{section.output}.md").read_text("utf-8").strip()
+        description = section.description if is_one_machine else f"{section.description} {machine}"
         parts += [
-            f"## {section.title}\n", f"{section.description} {machine_line(values[section.name])}\n",
+            f"## {section.title}\n", f"{fill(description, LINE_WIDTH)}\n",
             f"```bash\npolydraft {section.command}\n```\n", f"{table}\n",
             f"![{section.title}]({(pictures / picture_name(section)).as_posix()})\n",
         ]  # fmt: skip
@@ -204,12 +211,12 @@ def compose(sections: Sequence[Section], values: Mapping[str, Mapping[str, Any]]
 
 def machine_line(value: Mapping[str, Any]) -> str:
     """Return the machine and the versions that a bench ran on, as one sentence."""
-    taken = value.get("environment", {})
-    keys = ("machine", "cores", "device", "dtype", "torch", "transformers", "revision", "date")
-    machine, cores, device, dtype, torch, transformers, commit, date = (taken.get(key, "unknown") for key in keys)
+    environment = value.get("environment", {})
+    keys = ("machine", "cores", "torch", "transformers", "revision", "date")
+    machine, cores, torch, transformers, commit, date = (environment.get(key, "unknown") for key in keys)
     return (
-        f"Taken on {cores} cores of {machine}, {device}, {dtype}, torch {torch}, transformers {transformers}, "
-        f"revision {commit}, {str(date)[:10]}."
+        f"Taken on {cores} cores of {machine}, torch {torch}, transformers {transformers}, revision {commit}, "
+        f"{str(date)[:10]}."
     )
 
 

@@ -46,7 +46,10 @@ def format_value(value: Any) -> str:
 
 
 def to_optional(convert: Callable[..., T], name: str, value: Any, *bounds: Any) -> T | None:
-    """Return None for None, and `convert(name, value, *bounds)` for anything else."""
+    """Return None for None, and `convert(name, value, *bounds)` for anything else.
+
+    `convert` is one of the functions of this module, and `bounds` its further arguments, such as least and most.
+    """
     return None if value is None else convert(name, value, *bounds)
 
 

@@ -43,11 +43,12 @@ class CoupledVerifier:
             noise (Noise): Noise of the batch.
             num_generated (Tensor): [B] tokens generated before the draft; not used.
         """
-        if not draft.size:  # plain decoding
+        if not draft.size:  # no draft latents (plain decoding): zero are accepted, the target's sample is committed
             trajectory = distribution.sample_trajectory(distribution.draw_normals(noise))
             return accept_to_node(draft.valid.sum(1), draft, trajectory.latents)
-        *_, (latents, agrees) = coupled_trajectories(distribution, noise, draft)
-        return accept_to_node(agrees.cumprod(1).sum(1), draft, latents.float())
+        *_, (latents, agrees) = coupled_trajectories(distribution, noise, draft)  # after the last denoising step
+        num_accepted = agrees.cumprod(1).sum(1)  # [B] length of the leading run of equal latents
+        return accept_to_node(num_accepted, draft, latents.float())
 
 
 def coupled_trajectories(
@@ -55,14 +56,17 @@ def coupled_trajectories(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Run the target's denoising trajectories at root and draft nodes, coupled with those of the draft.
 
+    A trajectory of the target starts at the draft's initial state. At every step it takes the draft's next state if a
+    maximal coupling of the two step distributions keeps it, and leaves the draft's trajectory for good otherwise.
+
     Args:
         distribution (LatentDistribution): Target distribution at the N+1 positions that root and draft nodes predict.
         noise (Noise): Noise of the batch.
         draft (Draft): Draft of N latents; `q` holds their denoising trajectories.
 
     Yields:
-        tuple[Tensor, Tensor]: after every denoising step the target's states [B, N+1, C], and a mask [B, N] of
-            positions where they still equal the draft's.
+        tuple[Tensor, Tensor]: after each of the T denoising steps the target's states [B, N+1, C], C coordinates each,
+            and a mask [B, N] of positions where they still equal the draft's.
     """
     # normals [1 + T, B, N+1, C] drive the last position, which has no draft, and trajectories that left the draft's
     normals = distribution.draw_normals(noise)
@@ -70,7 +74,7 @@ def coupled_trajectories(
     x = torch.cat([states[:, :, 0], normals[0, :, -1:] * distribution.chain.init_std], 1)
     for step, draft_step in enumerate(draft.q.step_distributions):
         target_step = distribution.step_distribution(x, step)
-        independent = target_step.from_normals(normals[1 + step])
+        independent = target_step.from_normals(normals[1 + step])  # samples without coupling, [B, N+1, C]
         agrees = agrees & draft_step.is_finite()  # broken numbers of a drafter must never be accepted
         coupled, is_kept = sample_maximal_coupling(
             states[:, :, step + 1], draft_step, target_step.first_positions(draft.size), agrees, noise

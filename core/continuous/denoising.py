@@ -32,7 +32,7 @@ class DenoisingChain(Protocol):
     """Diffusion head as a chain of T Gaussian denoising steps, from noise to a latent of C coordinates."""
 
     @property
-    def size(self) -> int:
+    def latent_size(self) -> int:
         """Number of coordinates of a latent."""
 
     @property
@@ -44,21 +44,26 @@ class DenoisingChain(Protocol):
         """Number of denoising steps T."""
 
     def condition(self, hidden: Tensor) -> Tensor:
-        """Return the conditioning `[..., W]` of all steps for hidden states `[..., D]`; computed once per token."""
+        """Return the conditioning `[..., W]` of all steps for hidden states `[..., D]`; computed once per token.
+
+        Its width W is chosen by the head.
+        """
 
     def mean_and_std(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return mean and standard deviation of the next state, given the state x before a step, without temperature.
+        """Return mean and standard deviation of the state after denoising step `step`, given the state x before it.
+
+        They are those at temperature 1; the caller multiplies the standard deviation by the sampling temperature.
 
         Args:
-            x (Tensor): [B, K, C] float32 noisy latents at K positions.
-            step (int): Index of the denoising step, from 0.
-            condition (Tensor): [B, R, K, W] result of `condition` for R guidance branches (conditional, then
-                unconditional).
+            x (Tensor): [B, K, C] float32 noisy latents of C coordinates at K positions.
+            step (int): Index of the denoising step, from 0, whose x is pure noise, to T - 1, which gives the latent.
+            condition (Tensor): [B, R, K, W] result of `condition`, of width W, for R guidance branches (conditional,
+                then unconditional).
             scale (Tensor): [B] guidance scale.
 
         Returns:
             tuple[Tensor, float | Tensor]: mean [B, K, C] float32, and the standard deviation: a number if it is fixed
-                (0 for no noise), [B, K, C] if it is learnt.
+                (0 for no noise), [B, K, C] if the head predicts it.
         """
 
 
@@ -138,16 +143,17 @@ class LatentDistribution:
     def step_distribution(self, x: Tensor, step: int) -> Gaussian:
         """Return the distribution of the next state, given the state x `[B, K, C]` before denoising step `step`."""
         mean, std = self.chain.mean_and_std(x.float(), step, self.condition, self.scale)
-        fixed_std = None if isinstance(std, Tensor) else std
-        scaled_std = self.temperature[:, None, None] * std
+        fixed_std = None if isinstance(std, Tensor) else std  # None: the head predicts it
+        scaled_std = self.temperature[:, None, None] * std  # [B, 1, 1], or [B, K, C] if it is predicted
         return Gaussian(mean.double(), scaled_std.double(), fixed_std)
 
     def step_distribution_fn(self) -> Callable[[Tensor, int], Gaussian]:
         """Return `step_distribution`, or a cheaper form of it that evaluates the head at `head_steps` steps only.
 
-        The result keeps an estimate between calls, so it must be called for steps 0 … T-1 of one trajectory in order.
+        The cheaper form keeps the head's last noise-free estimate between calls, so it must be called for steps
+        0 … T-1 of one trajectory in order.
         """
-        if self.head_steps in (0, self.num_steps):
+        if self.head_steps in (0, self.num_steps):  # 0: the head is evaluated at every step
             return self.step_distribution
         return SparseHeadSteps(self, cast(HasDenoisedEstimate, self.chain)).step_distribution
 
@@ -162,34 +168,38 @@ class LatentDistribution:
     def shared_noise_states(self, positions: NoisePositions) -> Iterator[Tensor]:
         """Yield the state `[B, K, C]` float64 after every denoising step, sampled by dithered quantisation.
 
-        With a = σ√χ²₃ and a uniform offset, the point of a dithered lattice in [μ - a, μ + a) is exactly N(μ, σ²), and
-        nearby means mostly give the very same point. The noise is keyed by position: drafter and target share it.
+        N(μ, σ²) is the mixture of the uniform distributions on [μ - a, μ + a) whose half-width a is σ times the root
+        of a chi-squared variate of 3 degrees of freedom. A uniform sample of that interval is obtained by rounding:
+        shift a regular grid of spacing 2a by a random offset, and take its one point in the interval. Offset and a / σ
+        are keyed by position, so drafter and target share the grid, and close means mostly round to the same point.
         """
-        initial_normals, widths, offsets = positions.latent_noise(self.num_steps, self.chain.size)  # widths: √χ²₃
+        # half_widths: [T, B, K, C] in units of σ; offsets: [T, B, K, C] in units of the spacing of the grid
+        initial_normals, half_widths, offsets = positions.latent_noise(self.num_steps, self.chain.latent_size)
         x, step_distribution_fn = initial_normals * self.chain.init_std, self.step_distribution_fn()
         for step in range(self.num_steps):
             gaussian = step_distribution_fn(x, step)
-            x = quantise_with_dither(gaussian.mean, gaussian.std * widths[step], offsets[step])
-            if not gaussian.is_noisy:  # a lattice of width 0 would be NaN
+            x = quantise_with_dither(gaussian.mean, gaussian.std * half_widths[step], offsets[step])
+            if not gaussian.is_noisy:  # some σ may be 0: its grid of spacing 0 gives NaN, and the sample is the mean
                 x = torch.where(gaussian.std > 0, x, gaussian.mean)
             yield x
 
     def draw_normals(self, noise: Noise) -> Tensor:
         """Return fresh standard normals `[1 + T, B, K, C]` float64: of the initial state, then of every step."""
-        shape = 1 + self.num_steps, self.chain.size
+        shape = 1 + self.num_steps, self.chain.latent_size
         normals = noise.fresh_normals(self.processed_outputs.shape[1], math.prod(shape))  # [B, K, (1+T) * C]
         return normals.unflatten(2, shape).movedim(2, 0)  # [1+T, B, K, C]
 
     def sample_trajectory(self, normals: Tensor) -> SampledTrajectory:
-        """Return the denoising trajectories that the noise `normals` `[1 + T, B, K, C]` determines.
+        """Return the denoising trajectories of latents of C coordinates at K positions, given their noise.
 
-        `normals[0]` gives the initial state, `normals[1 + t]` the noise of step t.
+        Args:
+            normals (Tensor): [1 + T, B, K, C] standard normals: of the initial state, then of each of the T steps.
         """
         states, gaussians, step_distribution_fn = [normals[0] * self.chain.init_std], [], self.step_distribution_fn()
         for step in range(self.num_steps):
             gaussians.append(step_distribution_fn(states[-1], step))
             states.append(gaussians[-1].from_normals(normals[1 + step]))
-        # The committed token is float32, so densities must be evaluated at the rounded value.
+        # The committed latent is float32, so verifiers must evaluate densities at the rounded value.
         states[-1] = states[-1].float().double()
         return SampledTrajectory(torch.stack(states, 2), gaussians)
 
@@ -201,22 +211,24 @@ class LatentDistribution:
 class SparseHeadSteps:
     """Step distributions of one denoising trajectory, with the head evaluated at `head_steps` evenly spaced steps.
 
-    Step 0 is one of them. Between them the mean moves towards the head's last noise-free estimate.
+    These include the first and, if there are two or more, the last. At all other steps the mean moves towards the
+    head's last noise-free estimate.
     """
 
     def __init__(self, distribution: LatentDistribution, chain: HasDenoisedEstimate) -> None:
         self.distribution, self.chain, count = distribution, chain, distribution.head_steps
         last = distribution.num_steps - 1
+        # `count` indices from 0 to `last`; 0 alone if `count` is 1
         self.evaluated_steps = {round(index * last / max(1, count - 1)) for index in range(count)}
         self.denoised: Tensor | None = None  # [B, K, C] last noise-free estimate of the head
 
     def step_distribution(self, x: Tensor, step: int) -> Gaussian:
         """Return the distribution of the next state, given the state x `[B, K, C]` before denoising step `step`.
 
-        Its mean moves towards the head's last noise-free estimate, which is renewed at `evaluated_steps`.
+        Its mean moves towards the head's last estimate of the noise-free latent, which is renewed at `evaluated_steps`.
         """
         distribution, chain, x = self.distribution, self.chain, x.float()
-        if step in self.evaluated_steps or self.denoised is None:
+        if step in self.evaluated_steps or self.denoised is None:  # step 0 is always evaluated
             self.denoised = chain.predict_denoised(x, step, distribution.condition, distribution.scale)
         fixed_std = chain.step_stds[step]
         scaled_std = distribution.temperature[:, None, None] * fixed_std
@@ -224,13 +236,15 @@ class SparseHeadSteps:
 
 
 def quantise_with_dither(mean: Tensor, half_width: Tensor, offset: Tensor) -> Tensor:
-    """Return the point of the lattice `2 half_width (Z + offset)` in [mean - half_width, mean + half_width).
+    """Return the point of a regular grid that lies in the interval [mean - half_width, mean + half_width).
 
-    Exactly one lattice point lies there. For a uniform offset in (0, 1) it is uniform in that interval. All tensors are
+    The grid points are `2 * half_width * (n + offset)` for all integers n: as far apart as the interval is long, so
+    that exactly one lies in it. For a uniform offset in (0, 1) that point is uniform in the interval. All tensors are
     elementwise.
     """
     width = 2 * half_width
-    return width * (((mean - half_width) / width - offset).ceil() + offset)
+    n = ((mean - half_width) / width - offset).ceil()  # of the first grid point that is not below the interval
+    return width * (n + offset)
 
 
 @dataclass(frozen=True)

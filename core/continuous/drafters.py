@@ -37,10 +37,13 @@ class LatentChainDrafter:
     depth: int  # number of draft latents
 
     def __post_init__(self) -> None:
-        """Raise UnsupportedMethod if the drafter's denoising noise differs from the target's."""
-        owners: Any = (self.sampler, self.network.target)
+        """Raise UnsupportedMethod if the drafter's denoising noise differs from the target's.
+
+        Latents of both chains can be equal only if all their denoising steps have the same standard deviations.
+        """
+        owners: Any = (self.sampler, self.network.target)  # of the denoising chains to compare
         draft_noise, target_noise = (
-            (chain.size, chain.init_std, *chain.step_stds) for chain in (owner.chain for owner in owners)
+            (chain.latent_size, chain.init_std, *chain.step_stds) for chain in (owner.chain for owner in owners)
         )
         if draft_noise != target_noise:
             raise UnsupportedMethod(
@@ -68,25 +71,30 @@ class LatentChainDrafter:
         """
         max_depth = self.network.depth_within_context(drafter_state)  # [B], or None if there is no limit
         if max_depth is not None and all_equal_without_sync(max_depth <= 0):
-            return Draft.empty(drafter_state.new_tokens)
+            return Draft.empty(drafter_state.new_tokens)  # the network has no positions left in any sequence
+        # accepted latents that the network has not processed yet; cut to the longest row where that needs no sync
         num_new = max_without_sync(drafter_state.num_new, drafter_state.new_tokens.shape[1])
         new_tokens, new_hidden = drafter_state.new_tokens[:, :num_new], drafter_state.new_hidden_states[:, :, :num_new]
-        outputs = self.network.forward_committed(state, drafter_state, new_tokens, new_hidden, self.depth)
-        parent_index = torch.zeros_like(drafter_state.num_new)[:, None]  # [B, 1]: a chain has one node per level
+        # outputs after the last of these latents; `max_nodes`: KV entries to reserve for the draft
+        outputs = self.network.forward_committed(state, drafter_state, new_tokens, new_hidden, max_nodes=self.depth)
+        # [B, 1] zeros: in a chain the parent of a node is the one node of the level before
+        parent_index = torch.zeros_like(drafter_state.num_new)[:, None]
         latents: list[Tensor] = []
         trajectories: list[SampledTrajectory] = []
         for level in range(self.depth):
             if latents:
                 outputs = self.network.forward_children(outputs, drafter_state, latents[-1], parent_index)
-            hidden_states = outputs.hidden_states.unflatten(0, (len(state), -1)).transpose(1, 2)  # [B, 1, R, D]
+            # [B*R, 1, D] to [B, 1, R, D], R guidance branches
+            hidden_states = outputs.hidden_states.unflatten(0, (len(state), -1)).transpose(1, 2)
             distribution = self.sampler(hidden_states, state.sampling_tensors)
             if noise.uses_shared_noise:
-                positions = state.num_generated[:, None] + level
+                positions = state.num_generated[:, None] + level  # [B, 1] of the draft latents of this level
                 latents.append(distribution.sample(noise.at_positions(positions)))
             else:
                 trajectories.append(distribution.sample_trajectory(distribution.draw_normals(noise)))
                 latents.append(trajectories[-1].latents)
         q = None if noise.uses_shared_noise else SampledTrajectory.concatenate(trajectories)
+        # latents beyond the network's positions are not part of the draft
         valid = None if max_depth is None else cached_arange(self.depth, max_depth.device) < max_depth[:, None]
         return Draft.from_chain(torch.cat(latents, 1), valid, drafter_passes=self.depth, q=q)
 
@@ -96,8 +104,9 @@ class LatentLMDrafterNetwork(DrafterNetwork):
 
     def __init__(self, model: PreTrainedModel, head: DenoisingHead, target: LatentTarget) -> None:
         use_cfg = target.num_branches > 1
+        # wraps the draft model as a target of latents, which provides its backbone and its embeddings
         self.draft_target = LatentTarget(model, head, begin=target.begin_id, guided=use_cfg)
-        if self.draft_target.num_token_ids < target.num_token_ids:
+        if self.draft_target.num_token_ids < target.num_token_ids:  # it could not embed all prompt ids
             raise UnsupportedMethod(
                 f"this drafter reads prompts of {self.draft_target.num_token_ids} ids and its target writes "
                 f"{target.num_token_ids}; use a drafter with the target's words."
@@ -124,7 +133,12 @@ class PreviousLatentFiller:
     head_steps: int = 1  # diffusion steps at which the head is evaluated
 
     def empty_window(self, prompts: PrefillOutput, window: int) -> tuple[Tensor, Tensor]:
-        """Return NaN guesses `[B, window, C]`, and zero hidden states `[B, R, D]` for rows no pass has scored yet."""
+        """Return placeholders for sequences without a target pass so far.
+
+        Returns:
+            tuple[Tensor, Tensor]: guesses [B, window, C] of C coordinates, all NaN, and hidden states [B, R, D] of R
+                guidance branches, all zero.
+        """
         hidden_states = prompts.hidden_states
         batch_rows, branches, _, hidden_size = hidden_states.shape
         latents = empty_latents(batch_rows, window, self.size, hidden_states.device)
@@ -134,15 +148,18 @@ class PreviousLatentFiller:
         self, state: BatchState, guesses: Tensor, num_scored: Tensor, last_logits: Tensor, sampler: LatentSampler,
         noise: Noise,
     ) -> Tensor:  # fmt: skip
-        """Return an initial latent for every position of the window, `[B, W, C]`.
+        """Return an initial latent for every position of the window, `[B, W, C]`, C coordinates each.
+
+        All are sampled from the next-latent distribution after the last scored guess, each with the noise of its
+        position. The caller uses them where no pass has made a guess.
 
         Args:
             state (BatchState): Committed state of the target.
             guesses (Tensor): [B, W, C] guesses of the last pass; only their number W is used.
             num_scored (Tensor): [B, 1] how many of them the last pass scored; not used.
-            last_logits (Tensor): [B, R, D] hidden states after the last scored guess.
+            last_logits (Tensor): [B, R, D] hidden states of R guidance branches after the last scored guess.
             sampler (LatentSampler): The target's sampler.
             noise (Noise): Noise of the batch.
         """
-        sparse_sampler = replace(sampler, head_steps=self.head_steps)
+        sparse_sampler = replace(sampler, head_steps=self.head_steps)  # initial guesses need not be exact
         return sample_ahead(last_logits, sparse_sampler, state, guesses.shape[1], noise)

@@ -68,9 +68,9 @@ class Gaussian:
         It is -inf if a coordinate of standard deviation 0 differs from its mean.
         """
         exponents = -self.to_normals(x).square() / 2
-        if self.is_noisy:
+        if self.is_noisy:  # no standard deviation is 0
             return (exponents - self.std.log()).sum(-1)
-        without_noise = torch.where(x == self.mean, 0.0, -torch.inf)
+        without_noise = torch.where(x == self.mean, 0.0, -torch.inf)  # log of a point mass at the mean
         return torch.where(self.std > 0, exponents - self.std.log(), without_noise).sum(-1)
 
     def log_std_product(self) -> Tensor:
@@ -98,9 +98,9 @@ def sample_maximal_coupling(y: Tensor, q: Gaussian, p: Gaussian, active: Tensor,
         tuple[Tensor, Tensor]: samples of p [B, K, C], and a mask [B, K] of positions where y was kept.
     """
     is_kept = noise.fresh_uniforms(y.shape[1]).log() < p.log_density(y) - q.log_density(y)
-    if p.fixed_std is None or p.fixed_std != q.fixed_std:
+    if p.fixed_std is None or p.fixed_std != q.fixed_std:  # standard deviations differ, or may differ
         replacement = sample_residual(p, q, active & ~is_kept, noise.rejection_draws(y.shape[1]))
-    else:
+    else:  # equal ones; without noise (0) the only sample of p is its mean
         replacement = reflect_noise(y, q, p) if p.is_noisy else p.mean
     return torch.where(is_kept[..., None], y, replacement), is_kept
 
@@ -108,8 +108,10 @@ def sample_maximal_coupling(y: Tensor, q: Gaussian, p: Gaussian, active: Tensor,
 def reflect_noise(y: Tensor, q: Gaussian, p: Gaussian) -> Tensor:
     """Return a sample of p whose noise is the noise of y, reflected at the plane between the means of q and p.
 
-    This is the rejected part of a maximal coupling if q and p have the same standard deviation. All are `[B, K, C]`.
+    If q and p have the same standard deviation, this turns a sample y of q that a maximal coupling rejected into a
+    sample of the residual of p. `y` and the result are `[B, K, C]`.
     """
+    # noise of y and distance of the means, in units of the standard deviation
     normals, shift = q.to_normals(y), (q.mean - p.mean) / p.std
     squared_length = shift.square().sum(-1, keepdim=True)
     # equal means, a length of 0, need no reflection; the clamp avoids 0 / 0
@@ -139,8 +141,9 @@ def sample_residual(p: Gaussian, q: Gaussian, active: Tensor, draws: RejectionDr
         proposals, is_accepted = draw_proposals(
             p.select(index), q.select(index), 0.0, draws.select(index), num_previous, num_proposals
         )  # [M, num_proposals, C] and [M, num_proposals]
-        is_done, first_accepted = is_accepted.any(1), is_accepted.byte().argmax(1)
+        is_done, first_accepted = is_accepted.any(1), is_accepted.byte().argmax(1)  # argmax: first of equal values
         proposal_rows = torch.arange(len(is_done), device=is_done.device)
+        # write the first accepted proposal of the M pending positions that have one
         x[tuple(part[is_done] for part in index)] = proposals[proposal_rows, first_accepted][is_done]
         pending, num_previous = pending[~is_done], num_previous + num_proposals
         num_proposals = min(2 * num_proposals, MAX_PROPOSALS)
@@ -157,7 +160,7 @@ def draw_proposals(
     Args:
         p (Gaussian): [N, 1, C] distribution of the proposals.
         q (Gaussian): [N, 1, C] distribution that is subtracted.
-        log_factor (float | Tensor): [N, 1], or a number.
+        log_factor (float | Tensor): [N, 1] log f, or one number for all.
         draws (RejectionDraws): [N] noise streams of the proposals.
         num_previous (int): Number of proposals that earlier calls took from the streams.
         num_proposals (int): Number of proposals per stream.
@@ -168,5 +171,6 @@ def draw_proposals(
     """
     normals, uniforms = draws.draw(num_previous, num_proposals, p.mean.shape[-1])
     x = p.from_normals(normals)
-    # negated, so that a comparison with NaN accepts
+    # accepted where uniform > q / (f p), which has the probability 1 - q / (f p), or 0 if that is negative; written as
+    # a negation, so that NaN, with which every comparison is False, is accepted
     return x, ~(uniforms.log() <= q.log_density(x) - p.log_density(x) - log_factor)

@@ -40,10 +40,11 @@ class ContinuousSpeculative:
     def verify(
         self, draft: Draft, distribution: LatentDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        """Accept latents with probability min(1, Σ p/q), the density ratio of the last denoising steps.
+        """Accept latents with probability min(1, Σ p/q): p and q are the densities of the last denoising steps.
 
-        The first rejected latent is replaced by a sample of the residual max(Σ p - q, 0). Σ is the ratio of standard
-        deviations of earlier steps, draft over target.
+        The first rejected latent is replaced by a sample of the residual max(Σ p - q, 0). The paper's factor Σ is the
+        density ratio, target over draft, of all earlier steps: both chains use the same normals there, so it is the
+        product of the ratios of standard deviations, draft over target, and 1 if both chains have the same ones.
 
         Args:
             draft (Draft): Chain of N latents; `q` holds their denoising trajectories.
@@ -52,19 +53,19 @@ class ContinuousSpeculative:
             num_generated (Tensor): [B] latents generated before the draft.
         """
         normals = distribution.draw_normals(noise)
-        if not draft.size:  # plain decoding
+        if not draft.size:  # no draft latents (plain decoding): zero are accepted, the target's sample is committed
             return accept_to_node(draft.valid.sum(1), draft, distribution.sample_trajectory(normals).latents)
-        is_finite = draft.q.states.isfinite().all((2, 3))
-        tested = draft.valid & is_finite & (next_positions(num_generated, draft.size) >= self.prefill)
-        # trajectory alignment: the target's trajectory is driven by the noise of the draft's
+        is_finite = draft.q.states.isfinite().all((2, 3))  # over the states and coordinates of every draft latent
+        tested = draft.valid & is_finite & (next_positions(num_generated, draft.size) >= self.prefill)  # [B, N]
+        # trajectory alignment: where a draft is tested, the target's trajectory is driven by the noise of the draft's
         normals = shared_normals(normals, draft.q, tested, distribution.chain.init_std)
         trajectory = distribution.sample_trajectory(normals)
         p, q = trajectory.step_distributions[-1].first_positions(draft.size), draft.q.step_distributions[-1]
         drafted, log_sigma = draft.q.states[:, :, -1], log_sigma_ratio(draft.q, trajectory)
         log_ratio = log_sigma + p.log_density(drafted) - q.log_density(drafted)
         is_kept = tested & (noise.fresh_uniforms(draft.size).log() < log_ratio)
-        num_accepted = is_kept.cumprod(1).sum(1)
-        first_rejected = num_accepted.clamp(max=draft.size - 1)
+        num_accepted = is_kept.cumprod(1).sum(1)  # [B] length of the leading run of kept latents
+        first_rejected = num_accepted.clamp(max=draft.size - 1)  # any index where all are accepted; not used there
         batch_rows = torch.arange(len(num_generated), device=num_generated.device)
         # a position that was not tested (pre-filling, invalid drafts) keeps the target's own sample
         is_rejected = (num_accepted < draft.size) & tested[batch_rows, first_rejected]
@@ -73,7 +74,8 @@ class ContinuousSpeculative:
             p.select(index), q.select(index), log_sigma[index][:, None],
             noise.rejection_draws(draft.size).select(index),
         )  # fmt: skip
-        latents = trajectory.latents  # [B, N+1, C] the target's own samples
+        latents = trajectory.latents  # [B, N+1, C] the target's own samples, one after the root and every draft latent
+        # the latent after the accepted ones
         bonus = torch.where(is_rejected[:, None], residual, latents[batch_rows, num_accepted])
         batch_scatter_(latents, num_accepted[:, None], bonus[:, None])
         return accept_to_node(num_accepted, draft, latents)
@@ -83,13 +85,14 @@ def shared_normals(normals: Tensor, trajectory: SampledTrajectory, shared: Tenso
     """Replace the target's noise by the noise of the draft's trajectories, at positions where `shared` is set.
 
     Args:
-        normals (Tensor): [1+T, B, N+1, C] fresh standard normals: initial state, then every denoising step.
+        normals (Tensor): [1+T, B, N+1, C] fresh standard normals for the initial state and the T denoising steps of
+            latents of C coordinates, at the N draft positions and the one after them.
         trajectory (SampledTrajectory): Trajectories of the N draft latents, from which their noise is recovered.
-        shared (Tensor): [B, N] bool.
+        shared (Tensor): [B, N] bool, draft positions that get the noise of the draft.
         init_std (float): Standard deviation of the initial state.
 
     Returns:
-        Tensor: [1+T, B, N+1, C].
+        Tensor: [1+T, B, N+1, C]; the last position, which has no draft, keeps its fresh normals.
     """
     draft_normals = [trajectory.states[:, :, 0] / init_std]
     draft_normals += [
@@ -101,32 +104,39 @@ def shared_normals(normals: Tensor, trajectory: SampledTrajectory, shared: Tenso
 
 
 def log_sigma_ratio(q: SampledTrajectory, p: SampledTrajectory) -> Tensor:
-    """Return log Σ `[B, N]`: the log ratio of standard deviations, draft over target, of all steps but the last.
+    """Return log Σ `[B, N]`: the log of a product over all denoising steps but the last, and over all coordinates.
+
+    The factors are the ratios of standard deviations, draft over target. With the same normals in both chains this is
+    the density ratio, target over draft, of these steps.
 
     Args:
         q (SampledTrajectory): Trajectories of the draft at N positions.
-        p (SampledTrajectory): Trajectories of the target at these positions and one more.
+        p (SampledTrajectory): Trajectories of the target at these positions and one more, which is ignored.
     """
     log_sigma = torch.zeros(q.states.shape[:2], dtype=torch.float64, device=q.states.device)
     for draft_step, target_step in zip(q.step_distributions[:-1], p.step_distributions[:-1], strict=True):
-        # equal fixed standard deviations contribute log 1 = 0
+        # equal fixed standard deviations contribute log 1 = 0; `fixed_std` is None where the head predicts them
         if target_step.fixed_std is None or target_step.fixed_std != draft_step.fixed_std:
             log_sigma += draft_step.log_std_product() - target_step.log_std_product()[:, :-1]
     return log_sigma
 
 
 def sample_residual_with_limit(p: Gaussian, q: Gaussian, log_sigma: Tensor, draws: RejectionDraws) -> Tensor:
-    """Sample the residual max(Σ p - q, 0) by rejection with at most MAX_ATTEMPTS proposals of p.
+    """Sample the residual max(Σ p - q, 0) by rejection with at most MAX_ATTEMPTS proposals drawn from p.
 
     Args:
-        p (Gaussian): [N, 1, C] last denoising step of the target.
+        p (Gaussian): [N, 1, C] last denoising step of the target, for N latents of C coordinates.
         q (Gaussian): [N, 1, C] last denoising step of the draft.
-        log_sigma (Tensor): [N, 1] log Σ.
+        log_sigma (Tensor): [N, 1] log of the paper's factor Σ: the density ratio, target over draft, of the earlier
+            denoising steps (the product of the ratios of standard deviations, draft over target).
         draws (RejectionDraws): [N] noise streams of the proposals.
 
     Returns:
-        Tensor: [N, C] float32 samples; the last proposal where all were rejected.
+        Tensor: [N, C] float32 samples: the first accepted proposal, or the last one where all were rejected.
     """
-    proposals, is_accepted = draw_proposals(p, q, log_sigma, draws, 0, MAX_ATTEMPTS)  # [N, MAX_ATTEMPTS, C]
-    is_accepted[:, -1] = True
-    return batch_gather(proposals, is_accepted.int().argmax(1)[:, None])[:, 0].float()
+    proposals, is_accepted = draw_proposals(
+        p, q, log_sigma, draws, num_previous=0, num_proposals=MAX_ATTEMPTS
+    )  # [N, MAX_ATTEMPTS, C] and [N, MAX_ATTEMPTS]
+    is_accepted[:, -1] = True  # the limit: the last proposal is taken if no other was accepted
+    first_accepted = is_accepted.int().argmax(1)  # argmax returns the first of equal values
+    return batch_gather(proposals, first_accepted[:, None])[:, 0].float()

@@ -88,6 +88,7 @@ class LatentTarget(CausalTarget):
         if not tokens.is_floating_point():
             return super().embed(tokens)
         is_missing = ~is_readable(tokens)[..., None]
+        # missing latents are embedded as zeros, which are finite and not used
         return torch.where(is_missing, self.begin_embedding, self.chain.embed(tokens.masked_fill(is_missing, 0)))
 
     def backbone_inputs(self, state: BatchState, tokens: Tensor) -> Tensor:
@@ -100,13 +101,14 @@ class LatentTarget(CausalTarget):
 
     def dummy_tokens(self, count: int) -> Tensor:
         """Return `[count, C]` varied latents for trial passes; their values do not matter."""
-        coordinates = cached_arange(self.chain.size, self.device)
+        coordinates = cached_arange(self.chain.latent_size, self.device)
+        # arbitrary factors, so that all values differ
         return (cached_arange(count, self.device)[:, None] * 1.7 + coordinates * 0.9).sin()
 
     def empty_state(self) -> BatchState:
         """Return a state without rows, whose token tensor holds latents, `[0, 0, C]`."""
         state = super().empty_state()
-        state.tokens = empty_latents(0, 0, self.chain.size, self.device)
+        state.tokens = empty_latents(0, 0, self.chain.latent_size, self.device)
         return state
 
     def check_prompts(self, prompts: list[PromptInputs]) -> None:
@@ -116,8 +118,11 @@ class LatentTarget(CausalTarget):
         super().check_prompts(prompts)
 
     def pad_prompt_tokens(self, ids: Tensor) -> Tensor:
-        """Return the token tensor of prompts `[B, L]`: NaN latents `[B, L rounded up to whole blocks, C]`."""
-        return empty_latents(len(ids), round_up_to_blocks(ids.shape[1]), self.chain.size, self.device)
+        """Return the token tensor of prompts with ids `[B, L]`: NaN latents of C coordinates, for ids have none.
+
+        The result is `[B, L', C]`, where L' is L rounded up to whole blocks of the KV cache.
+        """
+        return empty_latents(len(ids), round_up_to_blocks(ids.shape[1]), self.chain.latent_size, self.device)
 
     def run_prefill(
         self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
@@ -132,7 +137,9 @@ class LatentTarget(CausalTarget):
             rows (slice): Physical rows of the KV cache to fill.
         """
         prefill = super().run_prefill(state, prompts, ids, lengths, rows)
-        return LatentPrefill(prefill.ids, prefill.branch_lens, prefill.hidden_states, latent_size=self.chain.size)
+        return LatentPrefill(
+            prefill.ids, prefill.branch_lens, prefill.hidden_states, latent_size=self.chain.latent_size
+        )
 
 
 def check_latent_sampling(sampling: SamplingParams) -> None:
@@ -142,6 +149,7 @@ def check_latent_sampling(sampling: SamplingParams) -> None:
             "temperature=0 is not possible: a latent has no likeliest value that could be picked; use a temperature "
             "above 0."
         )
+    # `OFF` has every parameter at the value that switches it off
     if unsupported := [name for name in IDS_ONLY if getattr(sampling, name) != getattr(OFF, name)]:
         raise InvalidArgument(
             f"{unsupported[0]} chooses among ids and this model generates latents; leave it out, or use temperature or "

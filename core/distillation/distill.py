@@ -90,33 +90,36 @@ def distil(
 ) -> dict[str, Any]:  # fmt: skip
     """Train a drafter for `minutes` of wall time in all, resuming from `folder` if an earlier run was stopped there.
 
-    The learning rate warms up over 50 steps and then follows a cosine over the wall time. Checkpoints are written
-    atomically, also on Ctrl-C after the first step. At least one step is made, however little time there is.
+    The learning rate warms up over 50 steps, while a cosine over the wall time lowers it to 2 % of its peak.
+    Checkpoints are written atomically, also on Ctrl-C after the first step. At least one step is made, however little
+    time there is.
 
     Args:
-        objective (Callable[[Any, Examples], Tensor]): Loss of (student, examples), in nats or close to it.
+        objective (Callable[[Any, Examples], Tensor]): Scalar loss of (student, examples), such as a mean KL divergence
+            with natural logarithms. Its scale matters, since gradients are clipped to a norm of 1.
         student (Any): Drafter network to train.
         source (Iterator[Examples]): Batches of examples, endless.
         minutes (float): Wall time, including earlier runs that were stopped.
         folder (Path): Folder for checkpoints and the trained weights.
         rate (float): Peak learning rate.
-        evaluate (Callable[[], float] | None): Returns the held-out loss, every EVAL_EVERY steps and at the end. The
-            weights with the lowest loss are kept, since few examples are soon memorised; None keeps the last ones.
+        evaluate (Callable[[], float] | None): Returns the loss on held-out examples; it is called every EVAL_EVERY
+            steps and once more after the last step. The weights with the lowest loss are kept, since few examples are
+            soon memorised; None keeps the last ones.
 
     Returns:
         dict[str, Any]: `seconds`, `step`, the loss `curve` and, if evaluated, the `best` loss.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
-    progress, best_weights = resume(folder, student, optimiser)
+    progress, best_weights = resume(folder, student, optimiser)  # of a new run if there is no checkpoint
     budget, earlier_seconds, started_at = minutes * 60, progress["seconds"], time.monotonic()
     saved_at, save_seconds = started_at, 0.0
     with tqdm(total=round(budget), initial=min(round(earlier_seconds), round(budget)), unit="s", desc="distil") as bar:
         try:
             while (elapsed := earlier_seconds + time.monotonic() - started_at) < budget or not progress["step"]:
                 factor = min(1.0, (progress["step"] + 1) / 50)  # linear warm-up
-                time_fraction = elapsed / budget if elapsed < budget else 1.0
-                factor *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * time_fraction))
+                time_fraction = elapsed / budget if elapsed < budget else 1.0  # `budget` may be 0
+                factor *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * time_fraction))  # from 1 down to 0.02
                 optimiser.param_groups[0]["lr"] = rate * factor
                 loss = objective(student, next(source))
                 optimiser.zero_grad()
@@ -132,6 +135,7 @@ def distil(
                         progress["best"], best_weights = held_out, copy_weights(student)
                 bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
                 bar.update(min(round(elapsed), round(budget)) - round(bar.n))
+                # every SAVE_EVERY seconds, or rarer where saving is slow, so that it takes at most 1/20 of the time
                 if time.monotonic() - saved_at > max(SAVE_EVERY, 20 * save_seconds):
                     save_started_at = time.monotonic()
                     save_checkpoint(folder, student, optimiser, progress, best_weights)
@@ -141,9 +145,11 @@ def distil(
             if progress["step"]:
                 save_checkpoint(folder, student, optimiser, progress, best_weights)
             raise
-    progress["seconds"] = max(budget, earlier_seconds)
+    progress["seconds"] = max(budget, earlier_seconds)  # the whole budget counts as used: a later call adds no step
     if best_weights and evaluate is not None:
+        # steps since the last evaluation may have lowered the loss further, so the last weights compete with the best
         if (last_loss := evaluate()) > progress["best"]:
+            # not strict: `best_weights` holds parameters alone, once each, and no buffers or tied copies
             student.load_state_dict(best_weights, strict=False)
         else:
             progress["best"], best_weights = last_loss, copy_weights(student)
@@ -169,6 +175,7 @@ def save_checkpoint(
         progress (dict[str, Any]): Seconds, step and loss curve so far.
         best_weights (dict[str, Tensor]): Weights with the lowest held-out loss so far; {} if there was no evaluation.
     """
+    # keys of STATE_FILE: "<parameter index>.<moment>", "master.<name>" for weights as trained (not bf16), "best.<name>"
     moments = {
         f"{index}.{key}": value.detach().clone()
         for index, state in optimiser.state_dict()["state"].items() for key, value in state.items()
@@ -182,6 +189,9 @@ def save_checkpoint(
 
 def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Restore weights of `student` and moments of `optimiser` from a checkpoint of `save_checkpoint`, if there is one.
+
+    The checkpoint's keys are "master.<name>" for weights, "best.<name>" for those with the lowest held-out loss so far,
+    and "<parameter index>.<moment>" for the optimiser.
 
     Returns:
         tuple[dict[str, Any], dict[str, Tensor]]: progress, and the weights with the lowest held-out loss so far; both
@@ -209,6 +219,7 @@ def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tupl
             else:
                 moments.setdefault(int(prefix), {})[name] = stored.get_tensor(key).clone()
         progress: dict[str, Any] = json.loads(stored.metadata()["progress"])
+    # learning rate and other settings (`param_groups`) are those of this run, not of the checkpoint
     optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
     return progress, best_weights
 
@@ -223,6 +234,7 @@ def build_truncated_student(target: PreTrainedModel, layers: int) -> PreTrainedM
     """
     target_config = target.config.get_text_config()
     depth = target_config.num_hidden_layers
+    # from the first to the last layer of the target; the first alone if `layers` is 1
     layer_indices = [round(index * (depth - 1) / max(1, layers - 1)) for index in range(layers)]
     changes: dict[str, Any] = {"num_hidden_layers": layers}
     if getattr(target_config, "layer_types", None):
@@ -230,7 +242,7 @@ def build_truncated_student(target: PreTrainedModel, layers: int) -> PreTrainedM
     student, decoder, weights = build_text_decoder(target_config, changes), target.get_decoder(), {}
     for name, tensor in decoder.state_dict().items():
         parts = name.split(".")
-        if parts[0] == "layers":
+        if parts[0] == "layers":  # "layers.<index>.…": skip layers that are left out, renumber the others
             if int(parts[1]) not in layer_indices:
                 continue
             parts[1] = str(layer_indices.index(int(parts[1])))
@@ -260,6 +272,7 @@ def build_text_decoder(config: PretrainedConfig, changes: dict[str, Any]) -> Pre
     config_class = (
         CONFIG_MAPPING[TEXT_MODEL_TYPES[config.model_type]] if config.model_type in TEXT_MODEL_TYPES else type(config)
     )
+    # these two name the target's architecture, which may have image inputs
     settings = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
     if isinstance(rope := settings.get("rope_parameters"), dict):
         settings["rope_parameters"] = {name: value for name, value in rope.items() if name not in IMAGE_ROPE_FIELDS}

@@ -44,13 +44,15 @@ def unrolled_predictions(
     """
     with torch.no_grad():
         hidden_states, embeddings = run_target(target, examples)
-        # input i joins hidden state i and embedding i + 1, and predicts hidden state i + 1
+        # Input i joins hidden state i and the embedding of token i + 1, and predicts hidden state i + 1. So labels,
+        # embeddings and loss mask are shifted by one.
         target_states, labels = hidden_states[:, :-1].float(), hidden_states[:, 1:]
         embeddings, loss_mask = embeddings[:, 1:].float(), examples.loss_mask[:, 1:]
         placeholder_mask = examples.image_placeholder_mask
         image_mask = None if placeholder_mask is None else placeholder_mask[examples.ids[:, 1:]]
         if image_mask is not None and student.image_mode == "dropped":
-            # this head processes the text alone, so its positions come first, in order
+            # this head processes no image placeholders: text positions come first, in order, placeholders last, where
+            # they count as padding
             target_states, embeddings, labels, loss_mask = move_to_front(
                 ~image_mask, target_states, embeddings, labels, loss_mask
             )
@@ -64,15 +66,17 @@ def unrolled_predictions(
             logits = target.compute_logits(predicted[loss_mask].to(hidden_states.dtype))
             log_q = logits.float().log_softmax(-1)
         yield log_p, log_q, F.smooth_l1_loss(predicted[loss_mask].float(), labels.float())
-        # the next pass takes what this one predicted, and the target's hidden states outside of the loss mask
+        # Input i + 1 of the next pass is output i of this one where that is in the loss mask, and elsewhere, as in the
+        # prompt, the target's hidden state. Input 0, which nothing predicts, stays the target's.
         inputs = torch.where(loss_mask[:, :-1, None], predicted[:, :-1].float(), target_states[:, 1:])
         inputs = torch.cat([target_states[:, :1], inputs], 1)
 
 
 def hidden_state_and_kl_loss(target: CausalTarget, student: EagleModel, examples: Examples) -> Tensor:
-    """Return the weighted mean over unrolled passes of KL(target || student) in nats plus the hidden-state loss.
+    """Return the loss of an EAGLE head, a scalar: KL(target || student) in nats plus a loss of its hidden states.
 
-    Pass i has the weight PASS_DECAY^i, the hidden-state loss HIDDEN_STATE_WEIGHT. The result is a scalar.
+    It is a weighted mean over NUM_UNROLLED_PASSES passes, each on the predictions of the one before, as in a draft of
+    that depth. Pass i has the weight PASS_DECAY^i, and in a pass the hidden-state loss has HIDDEN_STATE_WEIGHT.
     """
     total, total_weight = torch.zeros((), device=examples.ids.device), 0.0
     passes = islice(unrolled_predictions(target, student, examples), NUM_UNROLLED_PASSES)

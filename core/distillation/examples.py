@@ -48,11 +48,15 @@ class Examples:
         for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
             end = len(prompt) + len(output)
             ids[row, : len(prompt)], ids[row, len(prompt) : end] = torch.as_tensor(prompt), output.cpu()
+            # from the last prompt token, which predicts the first output token, to the last but one output token
             loss_mask[row, len(prompt) - 1 : end - 1] = True
         return Examples(ids, loss_mask, model_kwargs, image_placeholder_mask)
 
     def text_only(self) -> Examples:
-        """Return the sequences with image placeholder tokens removed; positions in the loss mask keep their order."""
+        """Return the sequences with image placeholder tokens moved to the end, where causal attention hides them.
+
+        Text tokens keep their order, and their entries of the loss mask.
+        """
         if self.image_placeholder_mask is None:
             return self
         is_text = ~self.image_placeholder_mask[self.ids]
@@ -80,9 +84,11 @@ def run_target(target: CausalTarget, examples: Examples) -> tuple[Tensor, Tensor
     model_kwargs = examples.model_kwargs or [{}] * len(examples.ids)
     token_ids = target.tokens_to_ids(examples.ids).tolist()
     prompts = [
-        PromptInputs((tuple(ids),), 0, model_kwargs=kwargs) for ids, kwargs in zip(token_ids, model_kwargs, strict=True)
+        PromptInputs((tuple(ids),), max_new_tokens=0, model_kwargs=kwargs)
+        for ids, kwargs in zip(token_ids, model_kwargs, strict=True)
     ]
     with torch.inference_mode():
         prefill = target.prefill(target.empty_state(), prompts)
+        # [:, 0]: of the first and only guidance branch
         hidden_states, embeddings = prefill.hidden_states[:, 0], prompt_embeddings(target, prefill)
     return hidden_states.clone(), embeddings.clone()  # tensors made in inference mode cannot enter autograd

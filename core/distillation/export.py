@@ -16,7 +16,7 @@ def export_state_dict(model: nn.Module) -> dict[str, Tensor]:
     first_names: dict[int, str] = {}
     state = model.state_dict()
     for name, tensor in state.items():
-        first_names.setdefault(tensor.data_ptr(), name)
+        first_names.setdefault(tensor.data_ptr(), name)  # tied weights have the same address
     return {name: state[name].detach().to(torch.bfloat16).contiguous() for name in first_names.values()}
 
 

@@ -29,22 +29,25 @@ def neighbour_cross_entropy(target: CausalTarget, student: LocalRefinementModel,
         student (LocalRefinementModel): Network that predicts a token from K neighbours.
         examples (Examples): Sequences, whose loss mask marks the positions before generated tokens.
     """
-    ids, is_generated = examples.ids, F.pad(examples.loss_mask[:, :-1], (1, 0))  # [B, L] each
+    # [B, L] each; shifted by one, since the loss mask marks the position before every generated token
+    ids, is_generated = examples.ids, F.pad(examples.loss_mask[:, :-1], (1, 0))
     output_start = is_generated.int().argmax(1, keepdim=True)  # [B, 1] index of the first generated token
     positions = torch.arange(ids.shape[1], device=ids.device) - output_start  # [B, L] counted from output_start
     sequences, indices = (is_generated & (positions >= student.num_preview_tokens)).nonzero(as_tuple=True)
     sample = torch.randperm(len(sequences), device=ids.device)[:MAX_TOKENS]
     sequences, indices = sequences[sample], indices[sample]  # [M] each: sequence and index of every sampled token
     with torch.no_grad():
-        neighbour_indices = (indices[:, None] - student.neighbour_offsets(ids.device)).clamp(min=0)  # [M, K]
+        # [M, K] sequence index of the K neighbours; those before the sequence are clamped, and masked below
+        neighbour_indices = (indices[:, None] - student.neighbour_offsets(ids.device)).clamp(min=0)
         neighbours = ids[sequences[:, None], neighbour_indices]  # [M, K] token ids
-        # neighbours outside of the image are masked
+        # the embeddings of neighbours outside of the image are set to zero
         embeddings = target.embed(neighbours) * student.neighbour_mask(positions[sequences, indices])[..., None]
     with mixed_precision(ids.device):
         projected = [
             student.project_neighbour(index, neighbour_embeddings)
             for index, neighbour_embeddings in enumerate(embeddings.unbind(1))
         ]
+        # the student maps the sum of the projected neighbours to features; `says` is its output layer to size D
         hidden_states = student.says(student(torch.stack(projected).sum(0)))  # [M, D]
         logits = target.compute_logits(hidden_states.to(target.model.dtype))
     return F.cross_entropy(logits.float(), ids[sequences, indices])

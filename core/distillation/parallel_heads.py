@@ -33,12 +33,12 @@ class MultiTokenStudent(Protocol):
     num_positions: int  # K
 
     def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        """Return the K hidden states predicted after every start, `[B, S, K, D]`.
+        """Return the K hidden states predicted after each of S starts, `[B, S, K, D]`.
 
         Args:
             hidden_states (Tensor): [B, L-1, D] last hidden states of the target.
             embeddings (Tensor): [B, L-1, D] embeddings of the tokens after them.
-            starts (Tensor): [S] indices of `hidden_states` to draft after.
+            starts (Tensor): [S] indices of `hidden_states` to draft after; start s predicts positions s + 1 … s + K.
         """
 
 
@@ -58,7 +58,8 @@ def sample_draft_starts(loss_mask: Tensor, num_positions: int, max_starts: int) 
     possible = loss_mask[:, 1:].any(0).nonzero().squeeze(-1)
     starts = possible[torch.randperm(len(possible), device=loss_mask.device)[:max_starts]].sort().values
     positions = starts[:, None] + torch.arange(1, num_positions + 1, device=loss_mask.device)
-    clamped = positions.clamp(max=loss_mask.shape[1] - 1)  # positions past the end are masked
+    clamped = positions.clamp(max=loss_mask.shape[1] - 1)  # positions past the end are not in the mask
+    # a prediction counts if it and the first one of its start are in the loss mask of the sequence
     return starts, clamped, loss_mask[:, starts + 1][..., None] & loss_mask[:, clamped] & (positions == clamped)
 
 
@@ -117,7 +118,7 @@ def multi_token_cross_entropy(
     mask = mask & (positions < ids.shape[1] - 1)  # the last position has no next token to predict
     predicted = student.forward_all_starts(hidden_states[:, :-1], embeddings, starts)[mask]
     logits = F.linear(predicted, target.get_output_embeddings().weight.detach())
-    labels = ids[:, (positions + 1).clamp(max=ids.shape[1] - 1)][mask]
+    labels = ids[:, (positions + 1).clamp(max=ids.shape[1] - 1)][mask]  # clamped indices are not in the mask
     return decayed_mean(F.cross_entropy(logits.float(), labels, reduction="none"), masked_depths(mask))
 
 

@@ -60,7 +60,11 @@ class OracleDrafter(StatelessDrafter):
         return joined
 
     def draft(self, state: BatchState, drafter_state: OracleState, sampler: Sampler, noise: Noise) -> Draft:
-        """Return a tree of `reach * width` nodes with the recorded tokens, replaced by wrong ones at random."""
+        """Return a tree of `reach * width` nodes with the recorded tokens, replaced by wrong ones at random.
+
+        Every depth has `width` siblings, of which at most one is the recorded token. The children of a depth all belong
+        to that one, or to the sibling in its place if it was replaced.
+        """
         device = state.tokens.device
         depths = torch.arange(self.reach, device=device)
         positions = state.num_generated[:, None] + depths  # [B, reach]
@@ -74,7 +78,7 @@ class OracleDrafter(StatelessDrafter):
         sibling = sibling.clamp(max=self.width - 1)
         siblings = torch.arange(self.width, device=device)
         is_recorded = is_present[..., None] & (siblings == sibling[..., None])  # [B, reach, width]
-        wrong_ids = (next_ids[..., None] + 1 + siblings) % self.vocab
+        wrong_ids = (next_ids[..., None] + 1 + siblings) % self.vocab  # differ from the recorded token and each other
         tokens = torch.where(is_recorded, next_ids[..., None], wrong_ids)  # [B, reach, width]
         if self.width == 1:
             return Draft.from_chain(tokens[..., 0])
@@ -83,9 +87,10 @@ class OracleDrafter(StatelessDrafter):
         parents = parent_node[..., None].expand(-1, -1, self.width).flatten(1)
         # in most rows those parents come first, one per level, and all other siblings after them
         is_recorded_first = uniform_from_keys(key + 2, request_index, positions[:, :1]) < self.leads
-        rotated = tokens.gather(2, (sibling[..., None] + siblings) % self.width)
+        rotated = tokens.gather(2, (sibling[..., None] + siblings) % self.width)  # the parent first at every depth
         reordered_tokens = torch.cat([rotated[..., 0], rotated[..., 1:].flatten(1)], 1)
+        # node `depth` is the parent at that depth, and a child of node depth - 1 (-1: the root), as its siblings are
         reordered_parents = torch.cat([depths, depths.repeat_interleave(self.width - 1)]) - 1
         tokens = torch.where(is_recorded_first, reordered_tokens, tokens.flatten(1))
         parents = torch.where(is_recorded_first, reordered_parents, parents)
-        return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), self.reach)
+        return Draft(tokens, parents, valid=torch.ones_like(tokens, dtype=torch.bool), max_depth=self.reach)

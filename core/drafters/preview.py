@@ -31,8 +31,10 @@ class PreviewDrafter(StatelessDrafter):
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
         """Return a chain of copies of preview tokens; it ends where no allowed token of the preview corresponds."""
+        # [T] generated position -> generated position of the preview's token for the same part of the image, -1 if none
         preview_index = self.preview_index.to(state.tokens.device)
-        positions = next_positions(state.num_generated, self.reach)
+        positions = next_positions(state.num_generated, self.reach)  # [B, reach] of the drafted tokens
+        # clamped indices are not used: `has_source` is False for them
         source = preview_index[positions.clamp(max=len(preview_index) - 1)]
         has_source = (positions < len(preview_index)) & (source >= 0) & (source < state.num_generated[:, None])
         copied = state.tokens.gather(1, (state.prompt_lens[:, None] + source).clamp(0, state.tokens.shape[1] - 1))

@@ -99,8 +99,8 @@ def field_error(error: BaseException, folder: Path) -> PolydraftError | None:
             continue
         lines = str(cause).strip().splitlines()
         reason = lines[-1].strip().rstrip(".")[:200] if lines else ""
-        if isinstance(cause, StrictDataclassError):
-            reason = reason.partition(": ")[2] or reason
+        if isinstance(cause, StrictDataclassError):  # a validation error of a configuration class
+            reason = reason.partition(": ")[2] or reason  # the last line is "<type of the cause>: <its message>"
             if isinstance(cause, StrictDataclassClassValidationError):
                 return WeightsError(
                     f"{folder / CONFIG} contradicts itself ({reason}); correct it, or download it again."

@@ -99,8 +99,9 @@ def check_arguments(
         constructor (Callable[..., Any]): A class, or a function with annotated parameters.
         fields (Mapping[str, Any]): Contents of the file.
         file (Path): Named in errors.
-        other_arguments (Mapping[str, Any] | None): Arguments that do not come from the file. A `target_config` never
-            does, and `settings` may be missing.
+        other_arguments (Mapping[str, Any] | None): Arguments that do not come from the file. Nor does a
+            `target_config`, which callers of drafter networks take from the target. A parameter `settings` is the
+            `**settings` of a constructor, and never missing.
 
     Raises:
         WeightsError: A field is missing, unknown, or of another type.
@@ -109,7 +110,7 @@ def check_arguments(
     hints = get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
     if unknown := [name for name in fields if name not in parameters]:
         raise WeightsError(f"{file} has a field {unknown[0]!r:.60}, which is not known here; it is of another model.")
-    supplied = {*fields, *(other_arguments or {}), "target_config"}
+    supplied = {*fields, *(other_arguments or {}), "target_config"}  # `target_config`: from the target, in no file
     required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if missing := [name for name in required if name not in supplied and name != "settings"]:
         raise WeightsError(f"{file} has no {missing[0]}; download it again.")

@@ -84,7 +84,7 @@ def read_pretrained(noun: str, pretrained_class: Any, folder: Path, **options: A
     safe_options = {"local_files_only": True} if is_diffusers else SAFE_OPTIONS
     check_settings_are_files(folder)
     with convert_load_errors(noun, folder):
-        if "okenizer" in pretrained_class.__name__:
+        if "okenizer" in pretrained_class.__name__:  # such as AutoTokenizer
             check_tokenizer(folder)
         return pretrained_class.from_pretrained(folder, **safe_options, **options)
 
@@ -158,6 +158,7 @@ def read_pipeline(noun: str, pipeline_class: Any, folder: Path, **options: Any) 
     """
     import diffusers
 
+    # folders of components that are models: schedulers and tokenizers have no config.json
     for component in sorted(config.parent for config in folder.glob(f"*/{CONFIG}")):
         check_layers(component)
         model_class = getattr(diffusers, str(read_json(component / CONFIG).get("_class_name")), None)

@@ -36,6 +36,7 @@ def check_layers(folder: Path) -> None:
     Raises:
         WeightsError: It has more.
     """
+    # every layer has a tensor or more, so a count above the number of tensors is wrong
     integers = iter_integers(read_json(folder / CONFIG))
     counts = [(name, value) for name, value in integers if LAYER_COUNT_FIELDS.search(name)]
     if not counts or max(value for _, value in counts) <= MAX_TRUSTED_LAYERS:
@@ -52,7 +53,8 @@ def check_layers(folder: Path) -> None:
 def iter_integers(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
     """Yield name and value of every integer in a JSON value, nested at most 8 deep.
 
-    Items of a list have the name of the field that holds it; `depth` is the current nesting.
+    Items of a list have the name of the field that holds it; `depth` is the current nesting. Lists are read up to
+    MAX_TRUSTED_LAYERS items, so that a huge one takes no time.
     """
     if isinstance(value, dict) and depth < 8:
         for field, item in value.items():
@@ -83,6 +85,7 @@ def check_memory(make: Callable[[], nn.Module], folder: Path) -> None:
         return
     needed = sum(tensor.numel() for tensor in {*model.parameters(), *model.buffers()})
     _, available = count_parameters(folder)
+    # a wide margin, since files leave out some buffers and copies of tied weights
     if needed > 2 * available + SPARE_PARAMETERS:
         raise WeightsError(
             f"{folder / CONFIG} describes a model of {needed:,} numbers, and its files hold {available:,}; a field of "

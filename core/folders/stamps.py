@@ -1,6 +1,6 @@
 """Detect changes of model folders after they were loaded.
 
-before = stamp_folders(folder); …; has_changed = stamp_folders(folder) != before
+before = snapshot_folders(folder); …; has_changed = snapshot_folders(folder) != before
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def snapshot_folders(*folders: Path) -> FolderSnapshot:
 def _file_states(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield path, modification time, status change time, size and inode of the files in a model's folder.
 
-    Folders without any settings file yield nothing; at most MAX_FILES files down to MAX_DEPTH folders are visited.
+    Folders without any settings file hold no model and yield nothing. At most MAX_FILES files down to MAX_DEPTH folders
+    are visited, so that a folder with much else in it does not take long.
     """
     if not any((folder / name).is_file() for name in SETTINGS):
         return
-    patterns = ("/".join("*" * depth) for depth in range(1, MAX_DEPTH + 1))
+    patterns = ("/".join("*" * depth) for depth in range(1, MAX_DEPTH + 1))  # "*", "*/*", "*/*/*"
     for count, file in enumerate(path for pattern in patterns for path in folder.glob(pattern)):
         if count >= MAX_FILES:
             return

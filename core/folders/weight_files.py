@@ -88,6 +88,7 @@ def _translate_errors(file: Path) -> Iterator[None]:
     except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
         if isinstance(error, PolydraftError):
             raise
+        # messages of safetensors begin with "Error while deserializing header: "; the rest of their first line is kept
         reason = str(error).strip().rpartition("header: ")[2].partition("\n")[0].rstrip(".")[:120]
         raise system_error(error, f"{file} cannot be read") or WeightsError(
             f"{file} cannot be read as safetensors ({reason or type(error).__name__}); it is damaged or was cut short, "

@@ -33,8 +33,8 @@ def require_latent_target(context: MethodContext) -> LatentTarget:
 def build_latent_chain(context: MethodContext, values: ParamValues, network: DrafterNetwork) -> Drafter:
     """Build a drafter of chains from a network that predicts the target's hidden states.
 
-    The target's own denoising head samples latents from them. `values`: "looks", the number of denoising steps at which
-    the head is evaluated, and "depth", the number of latents.
+    The target's own denoising head samples latents from them. `values["looks"]` is the number of denoising steps at
+    which the head is evaluated (0: all), `values["depth"]` the number of latents per draft.
     """
     return LatentChainDrafter(
         network, LatentSampler(require_latent_target(context).chain, values["looks"]), values["depth"]
@@ -64,11 +64,16 @@ def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:
 def build_jacobi(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the Jacobi drafter: the target's latents of the last pass are the guesses of the next.
 
-    The window of a tuned method is the one for a single sequence, whatever the batch is.
+    `values["window"]` is the number of guesses per pass: a number, or a size that was tuned by batch size. Of the
+    latter, the size for a single sequence is used for all batches, as for token ids: there shorter windows in larger
+    batches saved less time per pass than the additional passes cost.
     """
     window, target = values["window"], require_latent_target(context)
     size = window.single_sequence_size if isinstance(window, BatchAwareDraftSize) else window
-    return JacobiDrafter(size, PreviousLatentFiller(target.chain.size), restart=False)
+    # samples the positions of the window that no pass has guessed yet
+    filler = PreviousLatentFiller(target.chain.latent_size)
+    # no restarts: a window is never discarded in favour of fresh samples after its first guess was rejected
+    return JacobiDrafter(size, filler, restart=False)
 
 
 def chain_params(depth: int) -> dict[str, Parameter]:
@@ -116,6 +121,8 @@ def build_verifiers(tokens: str, draft_type: str, drafter: str, prefill: int) ->
         drafter (str): Default drafter of these two.
         prefill (int): Default number of first tokens that `cspd` leaves to the target.
     """
+    # name, guarantee, summary, paper, constructor, and types of drafts it can verify ("": any with shared noise);
+    # `default_drafter=""`: not a method by itself, since it is the default verifier of other drafters
     specs = (
         VerifierSpec(
             "tape", "identical", f"the target's own {tokens} under shared noise, by layered dither", "",

@@ -25,9 +25,9 @@ from polydraft.core.drafters.network.early_exit import EarlyExitDrafter, truncat
 from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.drafters.tree.shapes import BatchScaledTree, CandidateRanking, DynamicTree, StaticTree
 from polydraft.core.methods.spec import (
+    IMAGE_ROWS,
     PJD_PAPER,
-    ROWS,
-    SMALLER,
+    PREVIEW_IMAGE,
     TAPE_PAPER,
     DrafterSpec,
     MethodContext,
@@ -45,20 +45,29 @@ def build_prompt_lookup(context: MethodContext, values: ParamValues) -> Drafter:
 def build_preview(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the drafter that proposes tokens of the low-resolution preview generated before the image.
 
-    `values["reach"]` is the number of tokens per draft.
+    `values["reach"]` is the number of tokens per draft. `context.preview_index` maps every generated position to the
+    preview token that shows the same part of the image.
     """
     assert context.preview_index is not None  # `Registry.build` has checked it
     return PreviewDrafter(values["reach"], context.preview_index, context.allowed_token_mask)
 
 
 def build_window_initializer(context: MethodContext, values: ParamValues) -> WindowInitializer:
-    """Build the initializer of Jacobi window positions that no target pass has guessed yet (parameter `init`)."""
-    row_length = context.row_length or 1  # without a grid the token above is the token before
+    """Build the initializer of Jacobi window positions that no target pass has guessed yet.
+
+    `values["init"]` names the way to guess them, such as "left" (copy the token before) or "above" (the token one image
+    row up).
+    """
+    row_length = context.row_length or 1  # without image rows the token above is the token before
     return WindowInitializer(values["init"], context.allowed_token_mask, row_length, context.preview_index)
 
 
 def build_jacobi(context: MethodContext, values: ParamValues) -> Drafter:
-    """Build the Jacobi drafter: the target's tokens of the last pass are the guesses of the next."""
+    """Build the Jacobi drafter: the target's tokens of the last pass are the guesses of the next.
+
+    `values["restart"]` is "yes" if guesses are to be discarded where the first was rejected and a fresh one would have
+    been accepted.
+    """
     window, initializer = single_sequence_window(values["window"]), build_window_initializer(context, values)
     return JacobiDrafter(window, initializer, values["restart"] == "yes")
 
@@ -95,7 +104,11 @@ def build_dynamic_tree(values: ParamValues) -> DynamicTree:
 
 
 def build_ranking(values: ParamValues) -> CandidateRanking:
-    """Return the ranking of candidate tokens; `spread` is the scale of the drafter's logit error, 1 if not tuned."""
+    """Return the ranking of candidate tokens by estimated acceptance.
+
+    `values["spread"]` is the scale of the drafter's logit error, 1 for drafters without this parameter;
+    `values["temperature"]` is the draft temperature relative to the target's.
+    """
     return CandidateRanking(values.get("spread", 1.0), temperature=values["temperature"])
 
 
@@ -121,7 +134,8 @@ def build_eagle(context: MethodContext, values: ParamValues) -> Drafter:
 def build_eagle2(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the EAGLE-2 drafter: one layer on the target's hidden states grows a dynamic tree.
 
-    As published, without the parameter `spread`, candidates are the likeliest tokens and no noise is used.
+    The variant as published has no parameter `spread`: its candidates are the likeliest tokens, and no noise is added
+    to their logits (`draws=False`).
     """
     model, tree_shape = context.drafter_loaders["eagle"](), build_dynamic_tree(values)
     ranking = build_ranking(values) if "spread" in values else CandidateRanking(draws=False)
@@ -138,7 +152,7 @@ def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the drafter that runs the target's first `layers` layers, at least one and fewer than all."""
     layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
     target_backbone: Any = context.target.network.backbone
-    if hasattr(target_backbone, "first_layers"):  # a backbone of our own can truncate itself
+    if hasattr(target_backbone, "first_layers"):  # this package's backbones can truncate themselves
         backbone = target_backbone.first_layers(layers)
     else:
         backbone = truncate_backbone(context.target.model, layers)
@@ -158,9 +172,11 @@ def build_static_tree_drafter(
         drafter_class (Callable[..., Drafter]): Constructor of the drafter.
     """
     model = context.drafter_loaders[kind]()
+    # one tuple per depth, cut to as many ranks as a node may have children
     acceptance_by_rank = tuple(
         tuple(acceptances[: values["width"]]) for acceptances in values.get("shares", DEFAULT_ACCEPTANCE_BY_RANK)
     )
+    # `num_positions`: positions that the network predicts; `nodes`: a number, or a size tuned by batch size
     max_depth, nodes = min(model.num_positions, values["depth"]), values["nodes"]
     if isinstance(nodes, BatchAwareDraftSize):
         tree_shape: StaticTree = BatchScaledTree(
@@ -229,7 +245,7 @@ def static_tree_spec(
         summary (str): Noun phrase about the network, the beginning of the entry's summary.
         paper (str): Publication.
         drafter_class (Callable[..., Drafter]): Constructor of the drafter.
-        deviation (str): How the implementation differs from the publication.
+        deviation (str): How the implementation differs from the publication; "" if it does not.
     """
     make = partial(build_static_tree_drafter, kind=kind, drafter_class=drafter_class)
     return DrafterSpec(
@@ -257,7 +273,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
         DrafterSpec(
             "preview", "the token of a preview generated before at the same place, no model",
             "the preview of zai-org/GLM-Image", build_preview,
-            lambda values: "fixed", requirement=SMALLER,
+            lambda values: "fixed", requirement=PREVIEW_IMAGE,
             parameters={"reach": Parameter(4, "tokens drafted a pass", 1, 256)},
         ),
         DrafterSpec(
@@ -301,7 +317,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
             },
             deviation="published: a row opens after the first tokens of the one above and may catch up, verified by "
             "ratio tests; ours: it stays behind throughout, verified with shared noise",
-            requirement=ROWS,
+            requirement=IMAGE_ROWS,
         ),
         DrafterSpec(
             "eagle", "one layer on the target's hidden states, a fixed tree", "Li et al. 2024, arXiv 2401.15077",

@@ -15,7 +15,7 @@ from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import UnknownMethod, UnsupportedMethod
 from polydraft.core.methods.spec import (
-    CODES,
+    CODEBOOK,
     DrafterSpec,
     MethodContext,
     MethodSpec,
@@ -40,6 +40,7 @@ class Registry:
     def methods(self) -> list[MethodSpec]:
         """Return every drafter with its default verifier, then every verifier with its default drafter."""
         methods = [MethodSpec(spec, self.verifiers[spec.default_verifier]) for spec in self.drafters.values()]
+        # a verifier without a default drafter is no method by itself
         rules = (spec for spec in self.verifiers.values() if spec.default_drafter)
         return methods + [MethodSpec(self.drafters[spec.default_drafter], spec) for spec in rules]
 
@@ -48,14 +49,17 @@ class Registry:
         """Names that stand for a method alone, in the order of `methods`."""
         return [*self.drafters, *(name for name, spec in self.verifiers.items() if spec.default_drafter)]
 
-    def available(self, drafters: Iterable[str], capabilities: Container[str] = (CODES,)) -> list[str]:
-        """Return the names out of `names` whose methods a model can run.
+    def available(self, drafters: Iterable[str], capabilities: Container[str] = (CODEBOOK,)) -> list[str]:
+        """Return the names of the methods that a model can run, in the order of `names`.
 
         Args:
-            drafters (Iterable[str]): Kinds of trained drafters that the model has.
-            capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
+            drafters (Iterable[str]): Kinds of trained drafters that the model has, such as "eagle".
+            capabilities (Container[str]): What else the model has that methods may need: `CODEBOOK` (embeddings of its
+                codebook tokens), `PREVIEW_IMAGE` (a low-resolution preview generated before the image) and
+                `IMAGE_ROWS` (images generated row by row).
         """
-        kinds, methods = dict.fromkeys(drafters), zip(self.names, self.methods(), strict=True)
+        kinds = dict.fromkeys(drafters)  # an iterator can be read only once, and every method looks up its kind
+        methods = zip(self.names, self.methods(), strict=True)  # both list the same methods in the same order
         return [name for name, method in methods if not method.missing_requirement(kinds, capabilities)]
 
     def check_requirements(
@@ -66,13 +70,15 @@ class Registry:
         Args:
             method (MethodSpec): The method.
             model (str): Name of the model, for the message.
-            drafters (Iterable[str]): Kinds of trained drafters that the model has.
-            capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
+            drafters (Iterable[str]): Kinds of trained drafters that the model has, such as "eagle".
+            capabilities (Container[str]): What else the model has that methods may need: `CODEBOOK` (embeddings of its
+                codebook tokens), `PREVIEW_IMAGE` (a low-resolution preview generated before the image) and
+                `IMAGE_ROWS` (images generated row by row).
 
         Raises:
             UnsupportedMethod: Something is missing; the message lists methods that the model can use.
         """
-        kinds = dict.fromkeys(drafters)
+        kinds = dict.fromkeys(drafters)  # an iterator can be read only once, and it is needed twice
         if missing := method.missing_requirement(kinds, capabilities):
             training = ", or train one with `polydraft train drafter`" if method.drafter.drafter_kind else ""
             raise UnsupportedMethod(
@@ -119,12 +125,12 @@ class Registry:
     def suggestion(self, text: str) -> str:
         """Return " (did you mean …?)" for the first unknown name in `text`, or "" if no known name resembles it."""
         known_names = [*self.drafters, *self.verifiers]
-        names = (part.partition("(")[0].strip() for part in split_method(text))
+        names = (part.partition("(")[0].strip() for part in split_method(text))  # without the parameters
         return next((did_you_mean(name, known_names) for name in names if name not in known_names), "")
 
     def has_names_of(self, text: str) -> bool:
         """Return whether this registry has every drafter and rule named in `text`; parameters are not checked."""
-        names = [split_part(part)[0] for part in split_method(text)]
+        names = [split_part(part)[0] for part in split_method(text)]  # "" for a malformed part, which is no name
         return all(name in self.drafters or name in self.verifiers for name in names)
 
     def tuned_methods(self, kind: str) -> list[str]:
@@ -140,6 +146,7 @@ class Registry:
         Raises:
             UnsupportedMethod: It cannot; the message lists verifiers that can.
         """
+        # the type of drafts may depend on parameters: a tree of width 1 is a chain
         draft_type = method.drafter.draft_type(default_params(method.drafter) | method.drafter_params)
         if not can_verify(method.verifier, draft_type):
             usable = ", ".join(spec.name for spec in self.verifiers.values() if can_verify(spec, draft_type))
@@ -166,7 +173,7 @@ def split_method(text: str) -> list[str]:
             f"method={format_value(text)} is not possible; it must be a string such as 'jacobi(window=8)', of at most "
             f"{MAX_METHOD_LENGTH} characters, see `polydraft methods`."
         )
-    return re.split(r"\s*\+\s*(?=[a-z])", text.strip())
+    return re.split(r"\s*\+\s*(?=[a-z])", text.strip())  # at a + that a letter follows
 
 
 def split_part(part: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from polydraft.core.verifiers.base import Verifier
 
 ParamValues: TypeAlias = dict[str, Any]  # values of a method's parameters by name
 # capabilities that a method may need of a model, worded for messages
-CODES, SMALLER, ROWS = "a codebook", "a preview before the image", "rows of an image"
+CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS = "a codebook", "a preview before the image", "rows of an image"
 TAPE_PAPER, PJD_PAPER = "Daliri et al. 2024, arXiv 2408.07978", "Liao et al. 2026, arXiv 2606.05703"
 
 
@@ -36,30 +36,32 @@ class MethodContext:
     tuned_params: Callable[[str], ParamValues] = field(default=lambda method: {})
     # [V] bool, ids of prompts that stand for images, which text-only drafters are not given
     image_placeholder_mask: Tensor | None = None
-    # Models may generate a low-resolution preview before the image. [T] for every generated position: the index of the
-    # preview token that shows the same part of the image, -1 if there is none; None without a preview.
+    # Models may generate a low-resolution preview before the image. [T] for each of T generated positions: the index of
+    # the preview token that shows the same part of the image, -1 if there is none; None without a preview.
     preview_index: Tensor | None = None
     num_preview_tokens: int = 0  # generated tokens before the first row of the image
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Return which of `CODES`, `SMALLER` and `ROWS` the model has."""
+        """Return which of `CODEBOOK`, `PREVIEW_IMAGE` and `IMAGE_ROWS` the model has."""
         present = {
-            CODES: self.codebook is not None, SMALLER: self.preview_index is not None, ROWS: self.row_length > 0,
-        }  # fmt: skip
+            CODEBOOK: self.codebook is not None,
+            PREVIEW_IMAGE: self.preview_index is not None,
+            IMAGE_ROWS: self.row_length > 0,
+        }
         return frozenset(name for name, is_present in present.items() if is_present)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """Parameter of a method: a number of type `kind` within a range, or one of `choices`."""
+    """Parameter of a method: a number of type `value_type` from `least` to `most`, or one of the strings `choices`."""
 
     default: Any
     help: str
     least: float = 0  # smallest number allowed
     most: float = 0  # largest number allowed
     choices: tuple[str, ...] = ()  # allowed values of a parameter that is no number
-    value_type: type = int
+    value_type: type = int  # int or float; str for a parameter with `choices`
 
     def parse(self, name: str, text: str) -> Any:
         """Return the value that `text` spells; raises InvalidArgument, with `name` in it, if it is not allowed."""
@@ -99,7 +101,7 @@ class DrafterSpec:
     draft_type: Callable[[ParamValues], str]  # type of the drafts, given the parameter values
     default_verifier: str = "tape"
     drafter_kind: str = ""  # kind of trained drafter that it needs
-    requirement: str = ""  # capability that it needs: one of CODES, SMALLER, ROWS
+    requirement: str = ""  # capability that it needs: one of CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS
     is_tunable: bool = True  # whether it takes parameters tuned to the drafter; False as published
     deviation: str = ""  # how the implementation differs from the paper
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -116,7 +118,7 @@ class VerifierSpec:
     make: Callable[[MethodContext, ParamValues, str], Verifier]  # given context, parameters and type of the drafts
     draft_types: tuple[str, ...]  # types of drafts it can verify, see DrafterSpec; "" is any with shared noise
     default_drafter: str = "jacobi"  # "" if it cannot be given alone
-    requirement: str = ""  # capability that it needs: one of CODES, SMALLER, ROWS
+    requirement: str = ""  # capability that it needs: one of CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
@@ -147,12 +149,12 @@ class MethodSpec:
         """Guarantee of the verifier: "identical", "exact" or "lossy"."""
         return self.verifier.guarantee
 
-    def missing_requirement(self, drafters: Container[str], capabilities: Container[str] = (CODES,)) -> str:
+    def missing_requirement(self, drafters: Container[str], capabilities: Container[str] = (CODEBOOK,)) -> str:
         """Return what a model lacks for this method, in words; "" if it lacks nothing.
 
         Args:
             drafters (Container[str]): Kinds of trained drafters that the model has.
-            capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
+            capabilities (Container[str]): Which of `CODEBOOK`, `PREVIEW_IMAGE` and `IMAGE_ROWS` it has.
         """
         if self.drafter.drafter_kind and self.drafter.drafter_kind not in drafters:
             return f"a drafter of kind {self.drafter.drafter_kind!r}"
@@ -181,7 +183,7 @@ class MethodSpec:
             if can_verify(self.verifier, draft_type(params | {name: value}))
             and (self.guarantee == "identical" or not isinstance(value, BatchAwareDraftSize))
         }  # fmt: skip
-        return params | usable | self.drafter_params
+        return params | usable | self.drafter_params  # of a name in several, the last value holds
 
 
 def format_call(name: str, params: ParamValues) -> str:
@@ -224,8 +226,8 @@ def parse_params(spec: DrafterSpec | VerifierSpec, text: str) -> ParamValues:
 def can_verify(verifier: VerifierSpec, draft_type: str) -> bool:
     """Return whether `verifier` can verify drafts of this type, one of those listed at `DrafterSpec`.
 
-    Verification by shared noise compares tokens alone, so it takes any draft but those that cannot use shared noise
-    ("off") or have several image rows ("rows").
+    Verification by shared noise, listed as "" in `verifier.draft_types`, compares tokens alone. So it takes any draft
+    but those that cannot use shared noise ("off") or have several image rows ("rows").
     """
     with_shared_noise = "" in verifier.draft_types and draft_type not in ("off", "rows")
     return with_shared_noise or draft_type in verifier.draft_types

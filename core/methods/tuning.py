@@ -42,6 +42,7 @@ class Timing:
     def of_repeats(cls, repeats: Mapping[int, Sequence[float]]) -> Timing:
         """Return the fastest of `repeats`, the seconds of repeated passes by number of draft nodes."""
         two_fastest = {count: sorted(times)[:2] for count, times in repeats.items()}
+        # stable if the second fastest is at most a quarter slower than the fastest, at every number of nodes
         is_stable = all(times[-1] <= MAX_DISAGREEMENT * times[0] for times in two_fastest.values())
         return cls({count: times[0] for count, times in two_fastest.items()}, is_stable)
 
@@ -55,7 +56,8 @@ def time_passes(
 ) -> Timing:
     """Measure the latency of target passes over root and N draft nodes, with further repeats until repeats agree.
 
-    It stops after `MAX_REPEATS` repeats, or earlier if other load on the machine is too heavy for repeats to help.
+    It stops after MAX_REPEATS repeats, or earlier if a median repeat is more than MAX_SLOWDOWN times as slow as the
+    fastest: other load on the machine is then too heavy for repeats to help.
 
     Args:
         target (CausalTarget): Target whose passes are timed.
@@ -66,11 +68,12 @@ def time_passes(
     Returns:
         Timing: seconds of the fastest repeat by number of nodes.
     """
-    repeats = pass_repeats(target, prompts, nodes, NUM_REPEATS, clock)
+    repeats = pass_repeats(target, prompts, nodes, repeats=NUM_REPEATS, clock=clock)
+    # all sizes have as many repeats as the first
     while not (timing := Timing.of_repeats(repeats)).is_stable and len(repeats[nodes[0]]) < MAX_REPEATS:
         if worst_slowdown(repeats) > MAX_SLOWDOWN:
             break
-        for count, times in pass_repeats(target, prompts, nodes, 1, clock).items():
+        for count, times in pass_repeats(target, prompts, nodes, repeats=1, clock=clock).items():
             repeats[count] += times
     return timing
 
@@ -103,6 +106,13 @@ def pass_repeats(
 
     Sizes are timed in turn (all sizes once, then all again), so that a period of other load affects all of them.
 
+    Args:
+        target (CausalTarget): Target whose passes are timed.
+        prompts (list[PromptInputs]): Sequences that share the passes.
+        nodes (Sequence[int]): Numbers of draft nodes per sequence.
+        repeats (int): Timed passes per number of nodes.
+        clock (Clock): Returns the time in seconds.
+
     Returns:
         dict[int, list[float]]: seconds of every repeat by N.
     """
@@ -127,8 +137,9 @@ class PassTimes:
 
     Args:
         measure (Callable[[Sequence[int]], Timing]): Times passes over the given numbers of draft nodes.
-        near (Sequence[int]): Numbers of nodes in passes of one sequence.
-        far (Sequence[int]): Numbers of nodes in passes of many sequences; measured when sequences first share a pass.
+        single_sequence_nodes (Sequence[int]): Numbers of nodes in passes of one sequence.
+        batch_nodes (Sequence[int]): Total numbers of nodes in passes of many sequences; measured when sequences first
+            share a pass.
         patience (int): Successive contradicting passes after which the measurement counts as outdated.
     """
 
@@ -166,7 +177,7 @@ class PassTimes:
 
     def batch_latency(self) -> Mapping[int, float]:
         """Return seconds by number of draft nodes, up to those of many sequences, measured at the first call."""
-        self.single_sequence_latency()
+        self.single_sequence_latency()  # measures the sizes of one sequence, if that was not done yet
         assert self._timing is not None
         if not self._has_batch_nodes:
             self._timing, self._has_batch_nodes = self._timing.merge(self._measure(self._batch_nodes)), True
@@ -175,11 +186,12 @@ class PassTimes:
     def observe(self, nodes: int, seconds: float) -> None:
         """Compare the `seconds` of a pass over root and `nodes` draft nodes with the measurement, if there is one.
 
-        Single passes vary, so the median over the last NUM_CHECKED_PASSES passes decides.
+        Single passes vary, so the median over the last NUM_CHECKED_PASSES passes decides. `contradictions` counts the
+        passes in a row at which that median was off by more than CONTRADICTION_FACTOR, in either direction.
         """
-        if self._timing is None:
+        if self._timing is None:  # nothing to compare with
             return
-        self._ratios.append(seconds / interpolate_latency(self._timing.seconds, nodes))
+        self._ratios.append(seconds / interpolate_latency(self._timing.seconds, nodes))  # actual over expected seconds
         if len(self._ratios) == NUM_CHECKED_PASSES:
             agrees = 1 / CONTRADICTION_FACTOR < statistics.median(self._ratios) < CONTRADICTION_FACTOR
             self.contradictions = 0 if agrees else self.contradictions + 1
@@ -224,6 +236,7 @@ class BatchAwareDraftSize:
         if num_sequences <= 1:
             return self.single_sequence_size
         if num_sequences not in self.size_by_num_sequences:
+            # nodes cost more in a batch, so only sizes up to that of a single sequence are considered
             candidates = {
                 count: tau for count, tau in self.tau_by_draft_size.items() if count <= self.single_sequence_size
             }
@@ -239,7 +252,8 @@ class BatchAwareDraftSize:
             seconds (Mapping[int, float]): Seconds of a pass by its total number of draft nodes.
             num_sequences (int): Sequences in the pass.
         """
-        # every sequence adds its root and `count` draft nodes; the measured counts leave out one root
+        # The pass scores a root and `count` draft nodes per sequence. `seconds` is indexed by the draft nodes in a pass
+        # of one sequence, which leave out its root, so one root is not counted.
         costs = {count: interpolate_latency(seconds, num_sequences * (count + 1) - 1) for count in tau_by_draft_size}
         return best_draft_size(tau_by_draft_size, costs)
 
@@ -250,6 +264,7 @@ def interpolate_latency(seconds: Mapping[int, float], nodes: int) -> float:
     It interpolates linearly between measured sizes and extrapolates beyond the largest two.
     """
     sizes = sorted(seconds)
+    # index of the measured size above `nodes`; clamped so that there are two sizes to draw a line through
     right_index = min(max(1, bisect(sizes, nodes)), len(sizes) - 1)
     left, right = sizes[right_index - 1], sizes[right_index]
     return seconds[left] + (seconds[right] - seconds[left]) * (nodes - left) / (right - left)
@@ -271,6 +286,8 @@ def expected_tau_by_nodes(
     """
     tree = StaticTree(max_depth, max_nodes, tuple(map(tuple, acceptance_by_rank)))
     tau_by_nodes, tau = {}, 1.0  # the bonus token is always committed
+    # `node_probs`: probability of every node to be committed, the likeliest first; the best tree of n nodes has the
+    # first n of them
     for nodes, probability in enumerate(node_probs(tree), start=1):
         tau += probability
         tau_by_nodes[nodes] = tau
@@ -314,7 +331,8 @@ def fit_acceptance_by_rank(p: Tensor, q: Tensor, depth: Tensor, ranks: int = 8, 
         list[list[float]]: acceptance `[depth][rank]`, never rising with the rank.
     """
     perturbed, target_tokens = perturb_and_sample(p, q, seed)  # [M, V], [M, 1]
-    target_ranks = (perturbed > perturbed.gather(-1, target_tokens)).sum(-1)  # [M]
+    # [M] rank of the target's token: the number of candidates that the drafter ranks higher
+    target_ranks = (perturbed > perturbed.gather(-1, target_tokens)).sum(-1)
     ranks_by_depth = [target_ranks[depth == index] for index in range(int(depth.max()) + 1)]
     acceptances = [
         depth_ranks.bincount(minlength=ranks)[:ranks] / max(1, len(depth_ranks)) for depth_ranks in ranks_by_depth
@@ -326,6 +344,8 @@ def fit_acceptance_by_rank(p: Tensor, q: Tensor, depth: Tensor, ranks: int = 8, 
 def perturb_and_sample(p: Tensor, q: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Return q + g, and the tokens that the target samples with the same Gumbel noise g, argmax(p + g).
 
+    Tokens that the drafter rules out (-inf) get q = -100, so that likelihoods computed from the result are finite.
+
     Args:
         p (Tensor): [M, V] log probabilities of the target.
         q (Tensor): [M, V] log probabilities of the drafter.
@@ -334,7 +354,7 @@ def perturb_and_sample(p: Tensor, q: Tensor, seed: int) -> tuple[Tensor, Tensor]
     Returns:
         tuple[Tensor, Tensor]: perturbed log probabilities of the drafter [M, V], and token ids [M, 1].
     """
-    positions = torch.arange(len(p), device=p.device)
-    keys = row_keys(*torch.tensor([[seed], [0]], device=p.device))
+    positions = torch.arange(len(p), device=p.device)  # every row of p and q has the noise of another position
+    keys = row_keys(*torch.tensor([[seed], [0]], device=p.device))  # seed and segment of a batch of one row
     noise = gumbel_from_keys(keys, positions[None], p.shape[1])[0]
     return q.clamp(min=-100) + noise, (p + noise).argmax(-1, keepdim=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from polydraft.core.methods.spec import (
-    CODES,
+    CODEBOOK,
     PJD_PAPER,
     TAPE_PAPER,
     MethodContext,
@@ -40,7 +40,12 @@ def build_shared_noise_verifier(
 ) -> Verifier:  # fmt: skip
     """Build a verifier that compares draft tokens with those the target samples with the same noise.
 
-    `make` builds the rule that says which draft tokens are accepted in place of the target's.
+    Args:
+        context (MethodContext): Target, vocabulary and codebook.
+        values (ParamValues): Parameters of the rule.
+        draft_type (str): "rows" for drafts of several image rows at once, which need a verifier of their layout.
+        make (Callable[[MethodContext, ParamValues], rules.TokenMatchRule]): Builds the rule for which draft tokens are
+            accepted in place of the target's; it does not apply to `context.exact_only_tokens`.
     """
     verifier_class = ParallelRowsVerifier if draft_type == "rows" else SharedNoiseVerifier
     return verifier_class(make(context, values), context.exact_only_tokens)
@@ -58,18 +63,21 @@ def build_ratio_test(
     tests the children of a node one after the other.
     """
     rule = make(context, values)
-    if draft_type in ("chain", "off"):
+    if draft_type in ("chain", "off"):  # "off": chains of Jacobi guesses, with the distributions they were drawn from
         return SpeculativeSampling(rule, context.exact_only_tokens)
     return RecursiveRejection(rule, context.exact_only_tokens)
 
 
 def build_lantern(context: MethodContext, values: ParamValues) -> rules.Lantern:
-    """Build LANTERN's rule: the `k` nearest codebook tokens may stand in for a token, up to a probability `delta`."""
+    """Build LANTERN's rule: a drafted token gets the probability of similar codebook tokens added to its target one.
+
+    `values["k"]` nearest codebook tokens are considered, and add at most `values["delta"]`.
+    """
     return rules.Lantern(nearest_codes(require_codebook(context), values["k"]), delta=values["delta"])
 
 
 def build_lantern_plus(context: MethodContext, values: ParamValues) -> rules.Lantern:
-    """Build LANTERN++'s rule: as LANTERN, but neighbours add at most a multiple `lam` of the token's probability."""
+    """Build LANTERN++'s rule: as LANTERN, but the sum is at most `values["lam"]` times the token's probability."""
     return rules.LanternPlus(nearest_codes(require_codebook(context), values["k"]), lam=values["lam"])
 
 
@@ -139,13 +147,17 @@ class LossyRuleSpec:
     make: Callable[[MethodContext, ParamValues], Any]  # builds the rule
     parameters: dict[str, Parameter]
     draft_types: tuple[str, ...] = ("", "rows")  # types of drafts it can verify, see DrafterSpec; "": shared noise
-    requirement: str = ""  # capability that it needs: CODES, or ""
+    requirement: str = ""  # capability that it needs: CODEBOOK, or ""
 
     def to_verifier(self) -> VerifierSpec:
-        """Return the entry of the rule's verifier: a comparison under shared noise, or else a ratio test."""
+        """Return the entry of the rule's verifier: a comparison under shared noise, or else a ratio test.
+
+        The entry `""` in `draft_types` stands for all drafts under shared noise.
+        """
         uses_shared_noise = "" in self.draft_types
         make = partial(build_shared_noise_verifier if uses_shared_noise else build_ratio_test, make=self.make)
-        # the default drafter is one without training, if the rule can verify its drafts
+        # the default drafter is a Jacobi drafter, which needs no training, if the rule can verify its drafts ("off":
+        # those of the Jacobi drafters that cannot use shared noise)
         drafter = "jacobi" if uses_shared_noise else "sjd-maximal" if "off" in self.draft_types else "draft"
         return VerifierSpec(
             self.name, "lossy", self.summary, self.paper, make, self.draft_types, drafter, self.requirement,
@@ -156,19 +168,19 @@ class LossyRuleSpec:
 LOSSY = (
     LossyRuleSpec(
         "lantern", "accept a near codebook token in place of the target's", LANTERN_PAPER, build_lantern,
-        NEIGHBOURS | DELTA, requirement=CODES,
+        NEIGHBOURS | DELTA, requirement=CODEBOOK,
     ),
     LossyRuleSpec(
         "lantern++", "accept a near codebook token if it is likely itself", LANTERN_PLUS_PAPER, build_lantern_plus,
-        K_NEAR | LAM, requirement=CODES,
+        K_NEAR | LAM, requirement=CODEBOOK,
     ),
     LossyRuleSpec(
         "gsd", "accept an id of similar rank in place of the target's", GSD_PAPER, build_grouped_rule, GROUPS,
-        requirement=CODES,
+        requirement=CODEBOOK,
     ),
     LossyRuleSpec(
         "pcg", "accept a codebook token of the acoustic group of the target's", PCG_PAPER,
-        lambda context, values: SharedGroupMatch(find_code_groups(context, values)), THETA, requirement=CODES,
+        lambda context, values: SharedGroupMatch(find_code_groups(context, values)), THETA, requirement=CODEBOOK,
     ),
     LossyRuleSpec(
         "typical", "accept a typical id in place of the target's", MEDUSA_PAPER,
@@ -184,15 +196,15 @@ LOSSY = (
     ),
     LossyRuleSpec(
         "lantern-ratio", "accept with p~/q, p~ the mass around a codebook token", LANTERN_PAPER, build_lantern,
-        NEIGHBOURS | DELTA, RATIO_TESTABLE, requirement=CODES,
+        NEIGHBOURS | DELTA, RATIO_TESTABLE, requirement=CODEBOOK,
     ),
     LossyRuleSpec(
         "lantern++-ratio", "accept with p~/q within a multiple of p", LANTERN_PLUS_PAPER, build_lantern_plus,
-        K_NEAR | LAM, RATIO_TESTABLE, requirement=CODES,
+        K_NEAR | LAM, RATIO_TESTABLE, requirement=CODEBOOK,
     ),
     LossyRuleSpec(
         "gsd-ratio", "accept with the ratio of group masses", GSD_PAPER, build_grouped_rule, GROUPS, RATIO_TESTABLE,
-        requirement=CODES,
+        requirement=CODEBOOK,
     ),
     LossyRuleSpec(
         "typical-ratio", "accept what is typical", MEDUSA_PAPER, lambda context, values: rules.Typical(**values),
@@ -252,7 +264,7 @@ OTHERS = (
 GROUP_TEST = VerifierSpec(
     "pcg-ratio", "lossy", "accept with the ratio of group masses; exact on groups of similar codebook tokens",
     PCG_PAPER, lambda context, values, draft_type: GroupSpeculativeSampling(find_code_groups(context, values)),
-    ("chain", "off"), default_drafter="draft", requirement=CODES, parameters=THETA,
+    ("chain", "off"), default_drafter="draft", requirement=CODEBOOK, parameters=THETA,
 )  # fmt: skip
 
 VERIFIERS: dict[str, VerifierSpec] = {

@@ -49,7 +49,7 @@ class AttentionHeads:
     """Head layout of an attention layer, and the name of its kernel.
 
     The `group_size` query heads that share a key/value head are folded: they become further queries of one head, so
-    that C positions give group_size * C folded queries.
+    that T positions give group_size * T folded queries.
     """
 
     group_size: int  # query heads that share a key/value head
@@ -73,14 +73,15 @@ class AttentionHeads:
         return SHORT_KEY_BLOCK if is_invariant else KEY_BLOCK
 
     def fold_queries(self, values: Tensor, step: int) -> Tensor:
-        """Repeat a value per position for each query head of a group, as queries are folded.
+        """Repeat a value per position for each query head of a group, in the order of folded queries.
 
         Args:
-            values (Tensor): `[rows, W]`, one per position.
-            step (int): Query head g of a group gets `values + g * step`.
+            values (Tensor): `[rows, W]`, one per position of W.
+            step (int): Query head g of a group gets `values + g * step`. 0 repeats the values. W turns indices of
+                positions into indices of folded queries, since each query head has W of them.
 
         Returns:
-            Tensor: `[rows, group_size * W + padding]`; padding is undefined.
+            Tensor: `[rows, group_size * W + padding]`, for folded queries; values at padding are not meaningful.
         """
         rows, width = values.shape
         num_queries = self.group_size * width
@@ -93,13 +94,23 @@ class AttentionHeads:
     def num_padding_queries(self, num_queries: int) -> int:
         """Return how many queries to append so that the last block of QUERY_BLOCK queries has a minimum size.
 
-        Smaller blocks would be summed in another order by the CPU kernel.
+        Smaller blocks would be summed in another order by the CPU kernel. The minimum grows with the head size;
+        `is_view_invariant` measures whether it is large enough on this CPU.
         """
-        return max(0, max(4, self.head_dim // 16) - ((num_queries - 1) % QUERY_BLOCK + 1))
+        min_block_size, last_block_size = max(4, self.head_dim // 16), (num_queries - 1) % QUERY_BLOCK + 1
+        return max(0, min_block_size - last_block_size)
 
 
 def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
-    """Compute attention with torch's fused kernel: queries `[rows, kv_heads, Q, D]`, keys and values `[…, K, D]`."""
+    """Compute attention with torch's fused kernel, `[rows, kv_heads, Q, head_dim]`.
+
+    Args:
+        queries (Tensor): `[rows, kv_heads, Q, head_dim]`, Q folded queries (see `with_folded_queries`).
+        keys (Tensor): `[rows, kv_heads, K, head_dim]`.
+        values (Tensor): `[rows, kv_heads, K, head_dim]`.
+        mask (Tensor): Additive, `[rows, 1, Q, K]`.
+        scale (float | None): Factor of the scores; None: head_dim ** -0.5.
+    """
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
 
 
@@ -107,24 +118,25 @@ def matmul_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor
     """Compute attention as two batched matrix products with a softmax in between.
 
     Args:
-        queries (Tensor): `[rows, kv_heads, Q, D]`.
-        keys (Tensor): `[rows, kv_heads, K, D]`; copied unless contiguous.
-        values (Tensor): `[rows, kv_heads, K, D]`; copied unless contiguous.
+        queries (Tensor): `[rows, kv_heads, Q, head_dim]`, Q folded queries (see `with_folded_queries`).
+        keys (Tensor): `[rows, kv_heads, K, head_dim]`, K keys; copied unless contiguous.
+        values (Tensor): `[rows, kv_heads, K, head_dim]`; copied unless contiguous.
         mask (Tensor): Additive, `[rows, 1, Q, K]`.
-        scale (float | None): Factor of the scores; None: D ** -0.5.
+        scale (float | None): Factor of the scores; None: head_dim ** -0.5.
 
     Returns:
-        Tensor: `[rows, kv_heads, Q, D]`.
+        Tensor: `[rows, kv_heads, Q, head_dim]`.
     """
     scores = queries @ keys.contiguous().transpose(-1, -2)
     scores = scores.mul_(queries.shape[-1] ** -0.5 if scale is None else scale).add_(mask)
     weights, values = scores.softmax(-1), values.contiguous()
     if values.shape[2] <= KEY_BLOCK:
         return weights @ values
+    # oneDNN splits a longer sum over keys at points that depend on its length, so it is split here into blocks of
+    # KEY_BLOCK keys; the last block is filled up with keys of weight 0
     if num_padding := -values.shape[2] % KEY_BLOCK:
         weights, values = F.pad(weights, (0, num_padding)), F.pad(values, (0, 0, 0, num_padding))
-    # oneDNN splits a longer sum over keys at points that depend on its length, so it is split here
-    # [rows, kv_heads, blocks, Q, D]
+    # [rows, kv_heads, blocks, Q, head_dim]
     blocks = weights.unflatten(3, (-1, KEY_BLOCK)).transpose(2, 3) @ values.unflatten(2, (-1, KEY_BLOCK))
     return blocks.sum(2)
 
@@ -135,23 +147,24 @@ Kernel: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float | None], Ten
 def with_folded_queries(kernel: Kernel) -> Kernel:
     """Return a kernel for grouped-query attention, which folds the queries for `kernel`.
 
-    Folding makes the query heads that share a key/value head further queries of one head: `[rows, heads, C, D]` becomes
-    `[rows, kv_heads, group_size * C + padding, D]`, so that keys and values need not be repeated.
+    Folding makes the group_size = heads / kv_heads query heads that share a key/value head further queries of one head:
+    queries of T positions, `[rows, heads, T, head_dim]`, become `[rows, kv_heads, group_size * T + padding, head_dim]`,
+    so that keys and values need not be repeated.
 
     Args:
         kernel (Kernel): Takes folded queries, and keys and values of as many heads.
 
     Returns:
-        A function of query `[rows, heads, C, D]`, key and value `[rows, kv_heads, K, D]`, an additive mask
-        `[rows, 1, group_size * C + padding, K]` and a scale, which returns `[rows, C, heads, D]`.
+        A function of query `[rows, heads, T, head_dim]`, key and value `[rows, kv_heads, K, head_dim]`, an additive
+        mask `[rows, 1, group_size * T + padding, K]` and a scale. It returns `[rows, T, heads, head_dim]`.
     """
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-        """Fold and pad the queries, compute attention, and unfold the output, `[rows, C, heads, D]`."""
+        """Fold and pad the queries, compute attention, and unfold the output, `[rows, T, heads, head_dim]`."""
         is_grouped = (kv_heads := key.shape[1]) < query.shape[1]
         queries = query.unflatten(1, (kv_heads, -1)).flatten(2, 3) if is_grouped else query
         num_queries = queries.shape[2]
-        if num_padding := mask.shape[2] - num_queries:
+        if num_padding := mask.shape[2] - num_queries:  # the mask is already padded; padding queries are cut off below
             queries = F.pad(queries, (0, 0, 0, num_padding))
         output = kernel(queries, key, value, mask, scale)
         output = output[:, :, :num_queries] if num_padding else output
@@ -187,7 +200,7 @@ def choose_kernel(context_len: int, query_width: int, head_dim: int, dtype: torc
         return TRITON if triton_ops.is_supported(device, dtype) else SDPA
     is_slow = is_on_cpu(device) and dtype == torch.bfloat16 and is_matmul_faster()
     is_large = context_len > KEY_BLOCK and query_width >= MIN_MATMUL_WIDTH
-    view_lens = (16, SHORT_KEY_BLOCK, KEY_BLOCK + 64)
+    view_lens = (16, SHORT_KEY_BLOCK, KEY_BLOCK + 64)  # samples: the shortest, a short one, and more than one block
     return MATMUL if is_slow and is_large and is_view_invariant(dtype, head_dim, view_lens, MATMUL) else SDPA
 
 
@@ -212,6 +225,9 @@ def is_view_invariant(
 ) -> bool:
     """Measure whether a query's output has the same bits for all view lengths and numbers of queries on this CPU.
 
+    Random queries attend to random keys, of which the last ones are masked (shares 0.15 to 1 of a view are visible), in
+    passes of up to 70 queries, that is more than two blocks of QUERY_BLOCK.
+
     Args:
         dtype (torch.dtype): Type of queries and keys.
         head_dim (int): Head size.
@@ -224,11 +240,13 @@ def is_view_invariant(
     """
     generator, heads, attend = torch.Generator().manual_seed(0), AttentionHeads(1, head_dim), KERNELS[kernel]
     for view_len, visible_share in itertools.product(view_lens, (0.15, 0.6, 0.95, 1)):
+        # queries, keys and values, of 2 heads each
         random = torch.randn(3, 2, 2 * KEY_BLOCK, head_dim, generator=generator).to(dtype)
         masked_keys = torch.arange(int(visible_share * view_len), 2 * KEY_BLOCK)
         mask = fold_additive_mask(
             torch.zeros(1, 70, 2 * KEY_BLOCK, dtype=dtype).index_fill_(2, masked_keys, -torch.inf), heads
         )
+        # queries are doubled, so that attention weights differ more from each other
         queries, keys, values = 2 * random[0, None, :, : mask.shape[2]], random[1, None], random[2, None]
         reference = attend(queries, keys, values, mask, None)
         # MKL with AVX2 alone sums in another order for some numbers of queries only, such as 7, 26 or 57
@@ -247,12 +265,12 @@ def fold_gqa_mask(visible: Tensor, dtype: torch.dtype, heads: AttentionHeads) ->
     Folding makes the `heads.group_size` query heads that share a key/value head further queries of one head.
 
     Args:
-        visible (Tensor): `[rows, C, K]` bool, which of K keys each of C positions attends to.
+        visible (Tensor): `[rows, T, K]` bool, which of K keys each of T positions attends to.
         dtype (torch.dtype): Type of the mask.
         heads (AttentionHeads): Head layout.
 
     Returns:
-        Tensor: `[rows, 1, group_size * C + padding, K]`, 0 or -inf; padding queries attend to all keys.
+        Tensor: `[rows, 1, group_size * T + padding, K]`, 0 or -inf; padding queries attend to all keys.
     """
     zero = torch.zeros((), dtype=dtype, device=visible.device)
     return fold_additive_mask(torch.where(visible, zero, -torch.inf), heads)
@@ -262,14 +280,15 @@ def fold_additive_mask(mask: Tensor, heads: AttentionHeads) -> Tensor:
     """Repeat an additive mask for all query heads of a group, as queries are folded, and pad it.
 
     Args:
-        mask (Tensor): `[rows, C, K]`, for C positions and K keys.
+        mask (Tensor): `[rows, T, K]`, for T positions and K keys.
         heads (AttentionHeads): Head layout.
 
     Returns:
-        Tensor: `[rows, 1, group_size * C + padding, K]`; padding queries attend to all keys.
+        Tensor: `[rows, 1, group_size * T + padding, K]`; padding queries attend to all keys.
     """
     num_padding = heads.num_padding_queries(heads.group_size * mask.shape[1])
     mask = mask.repeat(1, heads.group_size, 1) if heads.group_size > 1 else mask
+    # zeros, so padding queries attend to all keys: a softmax over no key would be NaN
     return (F.pad(mask, (0, 0, 0, num_padding)) if num_padding else mask)[:, None]
 
 
@@ -280,19 +299,20 @@ def build_tree_mask(
 
     Args:
         num_cached (Tensor): `[rows, 1]`, KV slots of the prefix; tree index m (root: 0) has slot `num_cached + m`.
-        ancestor_mask (Tensor): `[rows, C, M]` bool, which of M tree indices each of the C queries attends to.
+        ancestor_mask (Tensor): `[rows, T, M]` bool, which of M tree indices each of the T queries attends to.
         view_len (int): Slots that attention reads.
         dtype (torch.dtype): Type of the mask.
         heads (AttentionHeads): Head layout.
 
     Returns:
-        Tensor: `[rows, 1, group_size * C + padding, view_len]`, additive, for folded queries.
+        Tensor: `[rows, 1, group_size * T + padding, view_len]`, additive, for folded queries.
     """
     _, num_queries, num_tree_slots = ancestor_mask.shape
     zero, masked = torch.zeros((), dtype=dtype, device=ancestor_mask.device), -torch.inf
     prefix_mask = torch.where(cached_arange(view_len, ancestor_mask.device) < num_cached, zero, masked)
-    mask = prefix_mask[:, None].repeat(1, num_queries, 1)  # [rows, C, view_len]
+    mask = prefix_mask[:, None].repeat(1, num_queries, 1)  # [rows, T, view_len]
     slots = num_cached + cached_arange(num_tree_slots, ancestor_mask.device)  # [rows, M]
+    # the prefix is visible to all queries; each tree slot gets the value of `ancestor_mask` instead
     mask.scatter_(2, slots[:, None].expand_as(ancestor_mask), torch.where(ancestor_mask, zero, masked))
     return fold_additive_mask(mask, heads)
 
@@ -305,17 +325,17 @@ def attention_forward(
 
     Args:
         module (nn.Module): The attention layer.
-        query (Tensor): `[rows, heads, C, D]`.
-        key (Tensor): `[rows, kv_heads, K, D]`.
-        value (Tensor): `[rows, kv_heads, K, D]`.
+        query (Tensor): `[rows, heads, T, head_dim]`, queries of T positions.
+        key (Tensor): `[rows, kv_heads, K, head_dim]`, K keys.
+        value (Tensor): `[rows, kv_heads, K, head_dim]`.
         attention_mask (Tensor | None): Result of `fold_gqa_mask`. With any other mask, as in the model's own forward,
             transformers' own attention is called.
-        scaling (float | None): Factor of the scores; None: D ** -0.5.
+        scaling (float | None): Factor of the scores; None: head_dim ** -0.5.
         kernel (Kernel): One of `KERNELS`.
         others (Any): Further arguments of transformers.
 
     Returns:
-        Output `[rows, C, heads, D]`, and None in place of attention weights.
+        Output `[rows, T, heads, head_dim]`, and None in place of attention weights.
 
     Raises:
         UnsupportedModel: The model passes an argument that is not supported.
@@ -332,10 +352,12 @@ def attention_forward(
 def is_folded_mask(mask: Tensor, query: Tensor, key: Tensor) -> bool:
     """Return whether a mask was made by `fold_gqa_mask`: additive, and with one line per folded query.
 
+    The heads / kv_heads query heads that share a key/value head are folded, that is, further queries of one head.
+
     Args:
-        mask (Tensor): `[rows, 1 or heads, Q, K]`.
-        query (Tensor): `[rows, heads, C, D]`; group_size * C folded queries.
-        key (Tensor): `[rows, kv_heads, K, D]`.
+        mask (Tensor): `[rows, 1 or heads, Q, K]`, for Q queries and K keys.
+        query (Tensor): `[rows, heads, T, head_dim]`, T positions, so heads / kv_heads * T folded queries.
+        key (Tensor): `[rows, kv_heads, K, head_dim]`.
     """
     num_folded_queries = query.shape[2] * (query.shape[1] // key.shape[1])
     return mask.dtype != torch.bool and mask.shape[1] == 1 and mask.shape[2] >= num_folded_queries

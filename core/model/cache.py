@@ -107,31 +107,37 @@ class KVCacheLayer(CacheLayerMixin):
             Tensor: `[write rows, heads, view_len, dim]`, a view. If it is longer than a row it overlaps the next row,
             whose slots are masked.
         """
-        rows, (_, heads, _, size) = self.cache.write_rows, store.shape
-        shape = rows.stop - rows.start, heads, self.cache.view_len, size
+        rows, (_, heads, _, dim) = self.cache.write_rows, store.shape
+        shape = rows.stop - rows.start, heads, self.cache.view_len, dim
+        # strides of the whole storage, from the first write row on; `allocate` adds memory that the last view may cover
         return store.as_strided(shape, store.stride(), rows.start * store.stride(0))
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values to the cache's write slots (implements transformers' `CacheLayerMixin.update`).
 
         Args:
-            key_states (Tensor): `[write rows, heads, N, dim]`; NaN and infinity are replaced by 0, in place.
-            value_states (Tensor): `[write rows, heads, N, dim]`, likewise.
+            key_states (Tensor): `[write rows, heads, N, dim]`, keys of N new positions per row. NaN and infinity are
+                replaced by 0, since they would spread to other rows through masked slots (`zero_nonfinite_`).
+            value_states (Tensor): `[write rows, heads, N, dim]`, values, in which they are replaced, too.
 
         Returns:
             Keys and values that attention reads, `[write rows, heads, view_len, dim]` each.
         """
         keys, values, slots = self.flat_storage(key_states, value_states)
+        # one line of the flattened storage per row, head and slot; `slots` are indices of the lines to write
         keys.index_copy_(0, slots, zero_nonfinite_(key_states.flatten(0, 2)))
         values.index_copy_(0, slots, zero_nonfinite_(value_states.flatten(0, 2)))
         return self.attention_views()
 
     def flat_storage(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the storage of the layer as matrices, and the rows of them that new states are to be written to.
+        """Return the storage of the layer as matrices, and the indices of the lines to write new states to.
+
+        A line holds the key or value of one cache row, head and slot. Of the states only shape, dtype and device are
+        read, to allocate the storage at the first call.
 
         Args:
-            key_states (Tensor): `[write rows, heads, N, dim]`, the new keys.
-            value_states (Tensor): `[write rows, heads, N, dim]`, the new values.
+            key_states (Tensor): `[write rows, heads, N, dim]`, keys of N new positions per row.
+            value_states (Tensor): `[write rows, heads, N, dim]`, their values.
 
         Returns:
             Keys and values, `[rows * heads * slots, dim]` each, and indices into them, `[write rows * heads * N]`.
@@ -207,6 +213,7 @@ class KVCache(Cache):
         first = self.num_live_rows
         self.num_live_rows += num_batch_rows * self.num_branches
         if self.num_live_rows > self.num_rows:
+            # by at least an eighth, so that adding rows one by one does not copy the cache every time
             self.num_rows = max(self.num_live_rows, self.num_rows + self.num_rows // 8)
             self.resize_storage()
         return slice(first, self.num_live_rows)
@@ -220,7 +227,10 @@ class KVCache(Cache):
         self.rope_offsets = offsets if self.rope_offsets is None else torch.cat([self.rope_offsets, offsets])
 
     def remove_rows(self, removal: RowRemoval) -> None:
-        """Remove batch rows with all their branches; the last rows are copied into the gaps."""
+        """Remove batch rows with all their branches; the last rows are copied into the gaps.
+
+        Batch row i has the physical rows i * num_branches … (i + 1) * num_branches - 1. Storage is not shrunk.
+        """
         for gap, moved in zip(removal.gaps, removal.moved_rows, strict=True):
             target, source = (slice(row * self.num_branches, (row + 1) * self.num_branches) for row in (gap, moved))
             for layer in self.layers:
@@ -243,6 +253,7 @@ class KVCache(Cache):
     def ensure_capacity(self, slots: int) -> None:
         """Allocate more slots if a row has fewer than `slots`, and let attention read that many keys per row."""
         if slots > self.num_slots:
+            # by at least an eighth, so that rows that grow slot by slot do not copy the cache every time
             min_slots = max(slots, self.num_slots + self.num_slots // 8)
             self.num_slots = self.view_policy.allocation_len(min_slots, self.num_rows)
             self.resize_storage()
@@ -268,11 +279,13 @@ class KVCache(Cache):
     def flat_write_slots(self, heads: int) -> Tensor:
         """Return the write slots of all heads as indices into storage flattened to `[rows * heads * slots, dim]`.
 
+        They are kept until the write slots change, since all layers with equally many heads need the same.
+
         Args:
             heads (int): Key/value heads of the layer.
 
         Returns:
-            Tensor: `[write rows * heads * N]`.
+            Tensor: `[write rows * heads * N]`, for N new positions per row.
         """
         if heads not in self.flat_slots_by_heads:
             first_slots = head_slot_offsets(self.num_rows, heads, self.num_slots, self.write_slots.device)
@@ -283,9 +296,11 @@ class KVCache(Cache):
     def copy_from(self, row: int, other: Cache) -> None:
         """Copy the keys and values of another cache to a row, from slot 0 on.
 
+        NaN and infinity are replaced by 0, since they would spread to other rows through masked slots.
+
         Args:
             row (int): Physical row to write to.
-            other (Cache): Cache of one row; its layers have `keys` and `values` `[1, heads, L, dim]`.
+            other (Cache): Cache of one row and L positions; its layers have `keys` and `values` `[1, heads, L, dim]`.
         """
         source_layers: list[Any] = other.layers
         for layer, source in zip(self.layers, source_layers, strict=True):
@@ -298,7 +313,7 @@ class KVCache(Cache):
         """Copy keys and values from slots to other slots of the same row.
 
         Args:
-            source (Tensor): `[live rows, M]`, slots to copy from; all are read before any is overwritten.
+            source (Tensor): `[live rows, M]`, M slots per row to copy from; all are read before any is overwritten.
             target (Tensor): `[live rows, M]`, slots to copy to.
         """
         rows = torch.arange(len(source), device=source.device)[:, None]
@@ -355,7 +370,7 @@ def round_up_slots(slots: int) -> int:
 
 
 def round_up_to_blocks(slots: int, shortest: int = KEY_BLOCK) -> int:
-    """Round up to a multiple of KEY_BLOCK; at most half a block is rounded up to `shortest` times a power of two."""
+    """Round up to a multiple of KEY_BLOCK, or, up to half of it, to `shortest` times a power of two."""
     if slots > KEY_BLOCK // 2 or shortest == KEY_BLOCK:
-        return -(-max(1, slots) // KEY_BLOCK) * KEY_BLOCK
+        return -(-max(1, slots) // KEY_BLOCK) * KEY_BLOCK  # division rounded up; at least one block
     return shortest if slots <= shortest else round_up_to_blocks(slots, 2 * shortest)

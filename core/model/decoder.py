@@ -53,16 +53,21 @@ class TreeFrontier:
         This frontier must not be used afterwards, since its mask may be changed.
 
         Args:
-            parents (Tensor): `[B*R, W']`, for each of W' new nodes the index of its parent in this level.
+            parents (Tensor): `[B*R, W']`, for each of W' new nodes the index of its parent among the W nodes of this
+                level; B*R counts batch rows times guidance branches.
         """
         width, previous_width = parents.shape[1], self.slots.shape[1]
         num_used_slots, level = self.num_used_slots + width, self.level + 1
         slots = self.tree_slots[:, self.num_used_slots : num_used_slots]  # [B*R, W']
+        # entry i of `tree_slots` equals the position of all nodes of level i
         positions = self.tree_slots[:, level : level + 1].expand_as(slots)
-        # a node attends to what its parent attends to, and to itself
-        mask, self_slots = self.mask, slots if width == 1 else self.heads.fold_queries(slots, 0)
+        # A node attends to what its parent attends to, and to itself: its mask is the parent's line, plus its own slot.
+        # A line of the mask belongs to a folded query (query head of a group, node), so slots are repeated per head;
+        # a single slot is expanded below.
+        mask, self_slots = self.mask, slots if width == 1 else self.heads.fold_queries(slots, step=0)
         if width > 1 or previous_width > 1:  # with one node per level the parent's mask is changed in place
-            parent_queries = self.heads.fold_queries(parents, previous_width)  # indices of folded queries in `mask`
+            # indices of folded queries in `mask`, where each query head has `previous_width` lines
+            parent_queries = self.heads.fold_queries(parents, step=previous_width)
             mask = batch_gather(mask.flatten(0, 1), parent_queries)[:, None]  # [B*R, 1, folded queries, view_len]
         key_positions = None if self.key_positions is None else self.key_positions.scatter(1, slots, positions)
         is_folded = self_slots.shape[1] == mask.shape[2]
@@ -85,7 +90,7 @@ class TreeDecoder:
     Args:
         backbone (nn.Module): Transformers model without LM head: takes ids or embeddings and returns hidden states.
         config (Any): Its text configuration.
-        position_ids_fn (Callable[[Tensor], Tensor] | None): Maps positions `[rows, C]`, with the cache's `rope_offsets`
+        position_ids_fn (Callable[[Tensor], Tensor] | None): Maps positions `[rows, T]`, with the cache's `rope_offsets`
             added, to what the backbone takes as `position_ids`; None: the positions themselves.
     """
 
@@ -103,6 +108,7 @@ class TreeDecoder:
             layer_type: attention.AttentionHeads.from_config(layer_config)
             for layer_type, layer_config in configs.items()
         }
+        # the kernel is chosen for the layers with the largest heads, and used for all
         largest_type = max(heads_by_type, key=lambda layer_type: heads_by_type[layer_type].head_dim)
         head_dim = heads_by_type[largest_type].head_dim
         query_width = configs[largest_type].num_attention_heads * head_dim
@@ -131,6 +137,7 @@ class TreeDecoder:
         for layer_type, layer_config in configs.items():
             heads = self.heads_by_layer_type[layer_type]
             key_widths[layer_type] = layer_config.num_attention_heads // heads.group_size * heads.head_dim
+        # 2: keys and values
         return 2 * sum(key_widths[layer_type] for layer_type in layer_types) * self.dtype.itemsize
 
     def create_cache(self, num_branches: int) -> KVCache:
@@ -142,17 +149,20 @@ class TreeDecoder:
         return KVCache(num_cached_layers(self.config), num_branches, view_policy)
 
     def prefill(self, cache: KVCache, inputs: Tensor, rows: slice) -> Tensor:
-        """Run prompts in chunks, writing their KV entries from slot 0 on.
+        """Run prompts in chunks of PREFILL_CHUNK positions, writing their KV entries from slot 0 on.
+
+        A position's slot equals its position. Entries of padding are never attended to, and overwritten by new tokens.
 
         Args:
             cache (KVCache): Is written to.
-            inputs (Tensor): Ids `[rows, L]` or embeddings `[rows, L, D]`, right-padded.
+            inputs (Tensor): Ids `[rows, L]` or embeddings `[rows, L, D]`, right-padded to L positions.
             rows (slice): Physical rows of the cache to write to.
 
         Returns:
             Tensor: Hidden states `[rows, L, D]` of the last layer; undefined at padding.
         """
         length = inputs.shape[1]
+        # positions are padded to a multiple of 8; the padding is cut off at the end
         inputs = F.pad(inputs, (0, -length % 8) if inputs.ndim == 2 else (0, 0, 0, -length % 8))
         hidden_states = []
         for start in range(0, inputs.shape[1], PREFILL_CHUNK):
@@ -168,20 +178,20 @@ class TreeDecoder:
     def forward_tree(
         self, cache: KVCache, inputs: Tensor, ancestor_mask: Tensor, depth: Tensor, num_cached: Tensor
     ) -> Tensor:
-        """Run draft tree tokens in one pass: the last C of M, of which the first is the root.
+        """Run the last T of the M tokens of a draft tree in one pass. Token 0 of the tree is its root.
 
-        Earlier passes have written the KV entries of the others. Token m of the tree has KV slot `num_cached + m` and
-        position `num_cached + depth[m]`. The cache must have capacity for all of them.
+        Earlier passes have written the KV entries of the other M - T tokens. Token m of the tree has KV slot
+        `num_cached + m` and position `num_cached + depth[m]`. The cache must have capacity for all of them.
 
         Args:
             cache (KVCache): Is written to.
-            inputs (Tensor): Ids `[B, C]`, which all R guidance branches share, or embeddings `[B*R, C, D]`.
-            ancestor_mask (Tensor): `[B, C, M]` bool, the tree tokens that each of the C attends to.
+            inputs (Tensor): Ids `[B, T]`, which all R guidance branches share, or embeddings `[B*R, T, D]`.
+            ancestor_mask (Tensor): `[B, T, M]` bool, the tree tokens that each of the T attends to, itself included.
             depth (Tensor): `[B, M]`, distance from the root.
             num_cached (Tensor): `[B, R]`, length of the prefix in the cache.
 
         Returns:
-            Tensor: Hidden states `[B*R, C, D]` of the last layer.
+            Tensor: Hidden states `[B*R, T, D]` of the last layer.
         """
         num_branches, num_new = num_cached.shape[1], inputs.shape[1]
         num_written = depth.shape[1] - num_new  # tree tokens that already have KV entries
@@ -192,12 +202,13 @@ class TreeDecoder:
         prefix_lens = num_cached.flatten()[:, None]  # [B*R, 1]
         slots = prefix_lens + cached_arange(depth.shape[1], depth.device)  # [B*R, M]
         cache.set_write_slots(slots[:, num_written:])
-        positions = prefix_lens + depth[:, num_written:]  # [B*R, C]
+        positions = prefix_lens + depth[:, num_written:]  # [B*R, T]
         if self.attention_window_fns is None:
             mask = attention.build_tree_mask(prefix_lens, ancestor_mask, cache.view_len, self.dtype, self.heads)
         else:
             all_slots = cached_arange(cache.view_len, depth.device)
-            visible = (all_slots < prefix_lens)[:, None].repeat(1, num_new, 1)  # [B*R, C, view_len]
+            # every token attends to the whole prefix, and to those tree slots that `ancestor_mask` gives
+            visible = (all_slots < prefix_lens)[:, None].repeat(1, num_new, 1)  # [B*R, T, view_len]
             visible.scatter_(2, slots[:, None].expand_as(ancestor_mask), ancestor_mask)
             # a slot of the prefix equals its position, a slot of the tree does not
             key_positions = all_slots.repeat(len(slots), 1).scatter_(1, slots, prefix_lens + depth)
@@ -207,29 +218,30 @@ class TreeDecoder:
     def forward_scattered(
         self, cache: KVCache, inputs: Tensor, layout: ParallelRowsLayout, num_cached: Tensor
     ) -> Tensor:
-        """Run tokens of several image rows, whose slots, positions and visible keys `layout` gives instead of a tree.
+        """Run T tokens of several image rows, whose slots, positions and visible keys `layout` gives instead of a tree.
 
         Args:
             cache (KVCache): Is written to; earlier passes have written the other keys that these tokens attend to.
-            inputs (Tensor): Ids `[B, C]`, which all R guidance branches share, or embeddings `[B*R, C, D]`.
-            layout (ParallelRowsLayout): Slots and depths relative to `num_cached`, and the attention mask.
+            inputs (Tensor): Ids `[B, T]`, which all R guidance branches share, or embeddings `[B*R, T, D]`.
+            layout (ParallelRowsLayout): KV slots and depths, counted from `num_cached`, and the attention mask.
             num_cached (Tensor): `[B, R]`, length of the prefix in the cache.
 
         Returns:
-            Tensor: Hidden states `[B*R, C, D]` of the last layer.
+            Tensor: Hidden states `[B*R, T, D]` of the last layer.
         """
         num_branches = num_cached.shape[1]
         inputs = inputs.repeat_interleave(num_branches, 0) if inputs.ndim == 2 and num_branches > 1 else inputs
+        # [B, T] slots, [B, T] depths, and [B, T, M] bool: which of M slots after the prefix each token attends to
         layout_tensors = layout.kv_slots, layout.depth, layout.attention_mask
         slots, depth, key_mask = (tensor.repeat_interleave(num_branches, 0) for tensor in layout_tensors)
         prefix_lens = num_cached.flatten()[:, None]  # [B*R, 1]
         cache.set_write_slots(prefix_lens + slots)
-        positions = prefix_lens + depth  # [B*R, C]
+        positions = prefix_lens + depth  # [B*R, T]
         if self.attention_window_fns is None:
             mask = attention.build_tree_mask(prefix_lens, key_mask, cache.view_len, self.dtype, self.heads)
         else:  # every visible slot equals its position
             all_slots = cached_arange(cache.view_len, depth.device)
-            visible = (all_slots < prefix_lens)[:, None].repeat(1, key_mask.shape[1], 1)  # [B*R, C, view_len]
+            visible = (all_slots < prefix_lens)[:, None].repeat(1, key_mask.shape[1], 1)  # [B*R, T, view_len]
             new_slots = prefix_lens + cached_arange(key_mask.shape[2], depth.device)
             visible.scatter_(2, new_slots[:, None].expand_as(key_mask), key_mask)
             mask = self.build_masks(visible, positions, all_slots[None])
@@ -247,11 +259,12 @@ class TreeDecoder:
         all_slots = cached_arange(cache.view_len, prefix_lens.device)
         mask = attention.fold_gqa_mask((all_slots < prefix_lens)[:, None], self.dtype, self.heads)
         key_positions = None if self.attention_window_fns is None else all_slots.expand(len(prefix_lens), -1)
+        # the root is the last cached position, and nodes get the slots after it: [B*R, 1 + max_nodes]
         tree_slots = (prefix_lens - 1) + cached_arange(max_nodes + 1, prefix_lens.device)
         return TreeFrontier(mask, tree_slots[:, :1], tree_slots[:, :1], key_positions, self.heads, tree_slots)
 
     def forward_level(self, cache: KVCache, inputs: Tensor, frontier: TreeFrontier) -> Tensor:
-        """Run the nodes of one tree level.
+        """Run the W nodes of one tree level, and write their KV entries.
 
         Args:
             cache (KVCache): Is written to.
@@ -266,30 +279,33 @@ class TreeDecoder:
             inputs = inputs.repeat_interleave(num_rows // len(inputs), 0)
         cache.set_write_slots(frontier.slots)
         mask = frontier.mask
-        if frontier.key_positions is not None:  # the first W folded queries are those of one query head
+        if frontier.key_positions is not None:  # layers of some type have an attention window, so need another mask
+            # folded queries repeat the W nodes per query head of a group, so the first W give all; 0 means visible
             visible = frontier.mask[:, 0, : frontier.slots.shape[1]] == 0  # [B*R, W, view_len]
             mask = self.build_masks(visible, frontier.positions, frontier.key_positions)
         return self.forward(inputs, cache, frontier.positions, mask)
 
     def forward(self, inputs: Tensor, cache: KVCache, positions: Tensor, mask: Any) -> Tensor:
-        """Run one pass of the model, and write its keys and values to the cache's write slots.
+        """Run one pass of the model over T tokens per cache row, and write keys and values to the cache's write slots.
 
         Args:
-            inputs (Tensor): Ids `[rows, C]` or embeddings `[rows, C, D]`, for the cache's write rows.
+            inputs (Tensor): Ids `[rows, T]` or embeddings `[rows, T, D]`, for the cache's write rows.
             cache (KVCache): Its write slots must be set.
-            positions (Tensor): `[rows, C]` sequence positions.
+            positions (Tensor): `[rows, T]` sequence positions.
             mask (Any): Result of `build_masks`.
 
         Returns:
-            Tensor: Hidden states `[rows, C, D]` of the last layer.
+            Tensor: Hidden states `[rows, T, D]` of the last layer.
         """
-        # nodes beyond the context, and padding, are never committed
+        # Positions beyond the context are only those of padding and of nodes that are never committed, so the values
+        # computed there do not matter. Unclamped, some backbones would fail at them or rescale all rotary frequencies.
         rotary_positions = positions.clamp(max=self.context_len - 1) if self.clamps_positions else positions
         if cache.rope_offsets is not None:
             rotary_positions = rotary_positions + cache.rope_offsets[cache.write_rows, None]
         if self.fused_layers is not None:
             return self.fused_layers(inputs, rotary_positions, cache, mask)
         position_ids = rotary_positions if self.position_ids_fn is None else self.position_ids_fn(rotary_positions)
+        # embeddings [rows, T, D] have three dimensions, ids two
         kwargs: dict[str, Any] = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
         kwargs |= cache_kwarg(cache, self.backbone)
         output = self.backbone(**kwargs, position_ids=position_ids, use_cache=True, attention_mask=mask)
@@ -299,8 +315,9 @@ class TreeDecoder:
         """Return attention masks for all layers (results of `attention.fold_gqa_mask`).
 
         Args:
-            visible (Tensor): `[rows, C, view_len]` bool, keys that layers without an attention window attend to.
-            positions (Tensor): `[rows, C]` of the queries.
+            visible (Tensor): `[rows, T, view_len]` bool: which of the `view_len` KV slots that attention reads are
+                visible to each of T queries in layers without an attention window.
+            positions (Tensor): `[rows, T]` of the queries.
             key_positions (Tensor): `[rows or 1, view_len]` of the keys.
 
         Returns:
@@ -313,6 +330,7 @@ class TreeDecoder:
             in_window = visible if window is None else visible & window(positions[..., None], key_positions[:, None])
             heads = self.heads_by_layer_type.get(layer_type, self.heads)
             masks[layer_type] = attention.fold_gqa_mask(in_window, self.dtype, heads)
+        # a model whose layers are all of one windowed type takes a single mask
         return masks if "full_attention" in masks or len(masks) > 1 else next(iter(masks.values()))
 
 
@@ -323,11 +341,12 @@ def compact_accepted_path(cache: KVCache, num_branches: int, num_cached: Tensor,
         cache (KVCache): Is changed.
         num_branches (int): Guidance branches R.
         num_cached (Tensor): `[B, R]`, KV slot of the root; node i has slot `num_cached + 1 + i`.
-        path (Tensor): `[B, D]` indices of the accepted nodes from the root on, -1 after the last.
+        path (Tensor): `[B, P]` indices of the accepted nodes from the root's child on, at most P; -1 after the last.
     """
+    # slots relative to the root's: the i-th accepted node (i from 1) moves from path[i - 1] + 1 to i
     target_offsets = torch.arange(1, path.shape[1] + 1, device=path.device)
-    # after the last accepted node a slot is copied onto itself
-    source_offsets = torch.where(path >= 0, path + 1, target_offsets).repeat_interleave(num_branches, 0)  # [B*R, D]
+    # -1 after the last accepted node: there a slot is copied onto itself
+    source_offsets = torch.where(path >= 0, path + 1, target_offsets).repeat_interleave(num_branches, 0)  # [B*R, P]
     root_slots = num_cached.flatten()[:, None]  # [B*R, 1]
     cache.move_slots(root_slots + source_offsets, (root_slots + target_offsets).expand_as(source_offsets))
 
@@ -405,7 +424,7 @@ def max_context_len(config: Any) -> int:
     Where rotary frequencies change with the sequence length (longrope, dynamic) it is the length below which they do
     not: beyond it the keys in the cache would have to be computed anew.
     """
-    max_positions = getattr(config, "max_position_embeddings", None) or 2**31
+    max_positions = getattr(config, "max_position_embeddings", None) or 2**31  # no limit in the configuration
     ropes = [rope for rope in rope_configs(config) if has_length_dependent_rope(rope)]
     original_lens = [rope.get("original_max_position_embeddings") for rope in ropes]
     original_lens.append(getattr(config, "original_max_position_embeddings", None) if ropes else None)

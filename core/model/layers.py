@@ -35,7 +35,7 @@ matches_by_config: dict[str, bool] = {}
 Norm = Callable[[Tensor], Tensor]
 # (residual stream, pending residual) -> (their sum, the norm of the sum)
 ResidualNorm: TypeAlias = Callable[[Tensor, "Tensor | None"], tuple[Tensor, Tensor]]
-RotaryAngles: TypeAlias = tuple[Tensor, Tensor]  # cosines and signed sines, [rows, C, 1, D] each
+RotaryAngles: TypeAlias = tuple[Tensor, Tensor]  # cosines and signed sines, [rows, T, 1, head_dim] each
 
 
 class FusedDecoder:
@@ -50,7 +50,7 @@ class FusedDecoder:
         self.embed, self.rotary_emb = backbone.embed_tokens, backbone.rotary_emb
         self.fused_layers = [FusedDecoderLayer(layer, backbone.config) for layer in backbone.layers]
         self.norm = residual_norm_fn(backbone.norm)
-        self.rotary_table: Tensor | None = None  # [slots, 2 * D] cosines and signed sines
+        self.rotary_table: Tensor | None = None  # [slots, 2 * head_dim] cosines and signed sines
 
     @staticmethod
     def from_backbone(backbone: Any) -> FusedDecoder | None:
@@ -70,40 +70,43 @@ class FusedDecoder:
         return decoder if matches_by_config[config_key] else None
 
     def __call__(self, inputs: Tensor, positions: Tensor, cache: Any, mask: Tensor) -> Tensor:
-        """Run all layers, and write their keys and values to the cache.
+        """Run all layers on T new positions per cache row, and write their keys and values to the cache.
 
         Args:
-            inputs (Tensor): Ids `[rows, C]` or embeddings `[rows, C, D]`.
-            positions (Tensor): `[rows, C]` rotary positions.
+            inputs (Tensor): Ids `[rows, T]` or embeddings `[rows, T, D]`.
+            positions (Tensor): `[rows, T]` rotary positions.
             cache (Any): A `KVCache` whose write slots are set.
             mask (Tensor): Result of `attention.fold_gqa_mask`.
 
         Returns:
-            Tensor: Hidden states `[rows, C, D]` after the final norm.
+            Tensor: Hidden states `[rows, T, D]` after the final norm.
         """
         hidden = self.embed(inputs) if inputs.ndim == 2 else inputs
         angles = self.rotary_angles(hidden, positions, cache)
         residual = None  # output of the previous layer's MLP, not yet added
         for layer, layer_cache in zip(self.fused_layers, cache.layers, strict=True):
             hidden, residual = layer(hidden, residual, angles, layer_cache, mask)
-        return self.norm(hidden, residual)[1]
+        return self.norm(hidden, residual)[1]  # the first element is the sum that was normalised
 
     def rotary_angles(self, hidden: Tensor, positions: Tensor, cache: Any) -> RotaryAngles:
-        """Return cosines and signed sines (see `signed_rotary_angles`), `[rows, C, 1, D]` each.
+        """Return cosines and sines, the first half of the sines negated, `[rows, T, 1, head_dim]` each.
+
+        They are looked up in a table of all positions instead of being computed in every pass, where positions are
+        known to be below the cache's `view_len`, the number of KV slots that attention reads.
 
         Args:
-            hidden (Tensor): `[rows, C, D]`, hidden states whose dtype and device the angles get.
-            positions (Tensor): `[rows, C]` rotary positions.
-            cache (Any): A `KVCache`. Without `rope_offsets` positions are below its view length, so that the angles are
-                looked up in a table instead of being computed in every pass.
+            hidden (Tensor): `[rows, T, D]`, hidden states of T new positions, whose dtype and device the angles get.
+            positions (Tensor): `[rows, T]` rotary positions.
+            cache (Any): A `KVCache`. If it has `rope_offsets` (rotary position minus slot) positions may exceed its
+                slots, so the angles are computed.
         """
         if cache.rope_offsets is not None:
             return signed_rotary_angles(*self.rotary_emb(hidden, positions))
         table, dtype_and_device = self.rotary_table, (hidden.dtype, hidden.device)
         if table is None or len(table) < cache.view_len or (table.dtype, table.device) != dtype_and_device:
-            slots = cached_arange(cache.view_len, hidden.device)
+            slots = cached_arange(cache.view_len, hidden.device)  # all positions; `hidden` gives dtype and device only
             cos, sin = signed_rotary_angles(*self.rotary_emb(hidden[:1], slots[None]))
-            self.rotary_table = table = torch.cat([cos[0], sin[0]], -1)[:, 0]  # [view_len, 2 * D]
+            self.rotary_table = table = torch.cat([cos[0], sin[0]], -1)[:, 0]  # [view_len, 2 * head_dim]
         cos, sin = F.embedding(positions, table)[:, :, None].chunk(2, -1)
         return cos, sin
 
@@ -132,17 +135,17 @@ class FusedDecoderLayer:
     def __call__(
         self, hidden: Tensor, residual: Tensor | None, angles: RotaryAngles, cache: Any, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer. The addition of its MLP output to the residual stream is left to the next layer's norm.
+        """Run the layer. The next layer's norm adds the MLP output to the residual stream, in one kernel on GPUs.
 
         Args:
-            hidden (Tensor): `[rows, C, D]`, residual stream before the layer, without `residual`.
-            residual (Tensor | None): `[rows, C, D]`, the previous layer's MLP output, not yet added to `hidden`.
+            hidden (Tensor): `[rows, T, D]`, residual stream of T positions before the layer, without `residual`.
+            residual (Tensor | None): `[rows, T, D]`, the previous layer's MLP output, not yet added to `hidden`.
             angles (RotaryAngles): Result of `signed_rotary_angles`.
             cache (Any): A `KVCacheLayer`.
             mask (Tensor): Result of `attention.fold_gqa_mask`.
 
         Returns:
-            The residual stream, and this layer's MLP output, which the next layer must add to it; `[rows, C, D]` each.
+            The residual stream, and this layer's MLP output, which the next layer must add to it; `[rows, T, D]` each.
         """
         hidden, normed = self.input_norm(hidden, residual)
         attended = self.o_proj(self.attend(normed, angles, cache, mask))
@@ -153,13 +156,13 @@ class FusedDecoderLayer:
         """Compute attention without the output projection, and write keys and values to the cache.
 
         Args:
-            hidden (Tensor): `[rows, C, D]`, normalised hidden states.
+            hidden (Tensor): `[rows, T, D]`, normalised hidden states of T positions.
             angles (RotaryAngles): Result of `signed_rotary_angles`.
             cache (Any): A `KVCacheLayer`.
             mask (Tensor): Result of `attention.fold_gqa_mask`.
 
         Returns:
-            Tensor: `[rows, C, heads * head_dim]`.
+            Tensor: `[rows, T, heads * head_dim]`.
         """
         rows, num_positions = hidden.shape[:2]
         qkv = self.qkv_proj(hidden).view(rows, num_positions, -1, self.head_dim)  # heads of Q, then K, then V
@@ -167,6 +170,7 @@ class FusedDecoderLayer:
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = queries_and_keys.split_with_sizes((self.num_heads, self.num_kv_heads), 2)
             queries_and_keys = torch.cat([self.query_norm(queries), self.key_norm(keys)], 2)
+        # keys and values are now all that attention reads, old and new: [rows, kv_heads, view_len, head_dim]
         queries, keys, values = self.rotate_and_store(queries_and_keys, values, angles, cache)
         return self.kernel(queries.transpose(1, 2), keys, values, mask, self.scaling).flatten(2)
 
@@ -181,6 +185,7 @@ def residual_norm_fn(module: Any) -> ResidualNorm:
         A function of the residual stream `[..., D]` and what is to be added to it (or None), which returns their sum
         and the norm of the sum, `[..., D]` each.
     """
+    # any other module is an RMSNorm; `[None]` makes its weight [D] a matrix, which the check expects
     if not isinstance(module, nn.Identity | nn.LayerNorm) and triton_ops.is_supported_weight(module.weight[None]):
         return lambda hidden, residual: triton_ops.residual_rms_norm(
             hidden, residual, module.weight, norm_epsilon(module)
@@ -198,7 +203,7 @@ def residual_norm_fn(module: Any) -> ResidualNorm:
 def gated_activation_fn(act: Any, weight: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the gated activation of an MLP: `[..., 2 * H]`, gate and up concatenated, to act(gate) * up `[..., H]`.
 
-    Shazeer 2020, arXiv 2002.05202.
+    H is the number of intermediate features (Shazeer 2020, arXiv 2002.05202).
 
     Args:
         act (Any): Activation function of the gate.
@@ -217,46 +222,56 @@ def gated_activation_fn(act: Any, weight: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def rotary_kv_update_fn(weight: Tensor) -> Callable[[Tensor, Tensor, RotaryAngles, Any], tuple[Tensor, Tensor, Tensor]]:
-    """Return a function that rotates queries and keys and writes keys and values to the cache.
+    """Return a function that rotates queries and keys and writes keys and values to the KV cache.
+
+    Shapes: `rows` are rows of the KV cache, T is the number of new positions per row, and `view_len` is the number of
+    KV slots per row that attention reads, old and new ones.
 
     Args:
         weight (Tensor): A weight of the layer, whose device and dtype decide between the fused kernel and torch.
 
     Returns:
-        A function of queries and keys `[rows, C, heads + kv_heads, D]` (keys last), values `[rows, C, kv_heads, D]`,
-        rotary angles and the layer's cache. It returns the rotated queries `[rows, C, heads, D]`, and keys and values
-        that attention reads, `[rows, kv_heads, view_len, D]` each.
+        A function of four arguments: queries and keys `[rows, T, heads + kv_heads, head_dim]` (query heads first),
+        values `[rows, T, kv_heads, head_dim]`, the result of `signed_rotary_angles`, and the layer's `KVCacheLayer`,
+        whose write slots are set. It returns the rotated queries `[rows, T, heads, head_dim]`, and the keys and the
+        values that attention reads, `[rows, kv_heads, view_len, head_dim]` each.
     """
 
     def fused(
         queries_and_keys: Tensor, values: Tensor, angles: RotaryAngles, cache: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotate and store with one Triton kernel."""
-        keys_like = queries_and_keys.transpose(1, 2)[:, : values.shape[2]]  # only its shape and dtype are used
+        # `flat_storage` takes from the keys only shape, dtype and device, and the rotated keys do not exist yet.
+        # Therefore it gets any kv_heads of the heads, [rows, kv_heads, T, head_dim]; their values are not read.
+        keys_like = queries_and_keys.transpose(1, 2)[:, : values.shape[2]]
         storage = cache.flat_storage(keys_like, values.transpose(1, 2))
+        # the kernel writes new keys and values to `storage`; `attention_views` then returns views of it
         return triton_ops.rotary_kv_update(queries_and_keys, values, angles, storage), *cache.attention_views()
 
     def unfused(
         queries_and_keys: Tensor, values: Tensor, angles: RotaryAngles, cache: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotate and store with torch operations."""
-        cos, sin = angles  # signed sines make the rotation cos * x + sin * (halves of x swapped)
-        swapped = queries_and_keys.roll(queries_and_keys.shape[3] // 2, -1)
+        # the first half of the sines is negated, so the rotation is cos * x + sin * (x with its halves swapped)
+        cos, sin = angles
+        swapped = queries_and_keys.roll(queries_and_keys.shape[3] // 2, -1)  # a roll by head_dim / 2 swaps the halves
         rotated = torch.addcmul(queries_and_keys * cos, swapped, sin)
-        queries, keys = rotated.split_with_sizes((rotated.shape[2] - values.shape[2], values.shape[2]), 2)
+        kv_heads = values.shape[2]
+        queries, keys = rotated.split_with_sizes((rotated.shape[2] - kv_heads, kv_heads), 2)
+        # `update` takes [rows, kv_heads, T, head_dim] and returns the keys and values that attention reads
         return queries, *cache.update(keys.transpose(1, 2), values.transpose(1, 2))
 
     return fused if triton_ops.is_supported_weight(weight) else unfused
 
 
 def signed_rotary_angles(cos: Tensor, sin: Tensor) -> RotaryAngles:
-    """Return cosines and sines with the first half of the sines negated, `[rows, C, 1, D]` each.
+    """Return cosines and sines with the first half of the sines negated, `[rows, T, 1, head_dim]` each.
 
     Rotating x is then cos * x + sin * (x with its halves swapped), without negating half of x.
 
     Args:
-        cos (Tensor): `[rows, C, D]`.
-        sin (Tensor): `[rows, C, D]`.
+        cos (Tensor): `[rows, T, head_dim]`, cosines for T positions.
+        sin (Tensor): `[rows, T, head_dim]`.
     """
     first_half, second_half = sin.chunk(2, -1)
     return cos[:, :, None], torch.cat([-first_half, second_half], -1)[:, :, None]
@@ -271,7 +286,7 @@ def rms_norm_fn(module: Any) -> Norm:
     if isinstance(module, nn.Identity | nn.LayerNorm):
         return module
     shape, eps = module.weight.shape, norm_epsilon(module)
-    if module.weight.device.type != "cpu":
+    if module.weight.device.type != "cpu":  # there torch has a kernel
         return lambda hidden: F.rms_norm(hidden, shape, module.weight, eps)
     size, doubled_shape = len(module.weight), (2 * len(module.weight),)
 
@@ -300,7 +315,7 @@ def matches_backbone(backbone: Any) -> bool:
         # small inputs, so that the epsilon of norms matters
         generator = torch.Generator().manual_seed(0)
         inputs = 0.02 * torch.randn(1, TWIN_LENGTH, config.hidden_size, dtype=torch.double, generator=generator)
-        is_causal = positions[0] <= positions[..., None]
+        is_causal = positions[0] <= positions[..., None]  # [1, T, T] bool: key position <= query position
         mask = attention.fold_gqa_mask(is_causal, torch.double, AttentionHeads.from_config(config))
         kwargs = {"position_ids": positions, "attention_mask": mask, "use_cache": False}
         reference = twin(inputs_embeds=inputs, **kwargs).last_hidden_state
@@ -316,6 +331,7 @@ def small_twin(backbone: Any) -> tuple[Any, Any]:
     """Return a narrow model of the class and settings of `backbone` with random float64 weights, and its config."""
     config = copy.deepcopy(backbone.config)
     heads = AttentionHeads.from_config(config)
+    # group size and head size are kept, since attention depends on them; two key/value heads show if heads are mixed up
     sizes = {"num_attention_heads": 2 * heads.group_size, "num_key_value_heads": 2, "head_dim": heads.head_dim}
     if getattr(config, "head_dim", None) is None:  # it follows from the others
         sizes["hidden_size"] = 2 * heads.group_size * heads.head_dim
@@ -325,7 +341,8 @@ def small_twin(backbone: Any) -> tuple[Any, Any]:
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(0)
         twin = type(backbone)(config).double().eval()
-        for weight in twin.parameters():  # norms and biases too, which are initialised to ones and zeros
+        # norms and biases too, which are initialised to ones and zeros and would hide whether they are applied
+        for weight in twin.parameters():
             nn.init.normal_(weight, std=0.3)
     return twin, config
 

@@ -47,7 +47,8 @@ class PackedLinearGroup:
 
     def pack(self) -> None:
         """Pack the members' present weights and biases, concatenated, and note their versions."""
-        # weights made in inference mode cannot be trained on, and have no version counter
+        # Weights made in inference mode cannot be trained on, and have no version counter. Dictionaries of parameters
+        # are kept instead of weights, since a conversion of the module may replace the weight.
         self.trainable_parameters = [member._parameters for member in self.members if not member.weight.is_inference()]
         weight = torch.cat([member.weight.detach() for member in self.members])
         self.dtype, self.compute_dtype = weight.dtype, packed_dtype(weight.dtype)
@@ -78,12 +79,12 @@ class PackedLinearGroup:
         return self.packed_weight.to_dense().split(self.output_sizes)[index].to(self.dtype)
 
     def member_output(self, index: int, input: Tensor) -> Tensor:
-        """Return the output of member `index` for `input` `[..., K]`.
+        """Return the output of member `index` for `input` `[..., K]`, K input features.
 
         The outputs of all members are computed when the first is called, and kept until the last is called with the
         same tensor.
         """
-        if not self.last_index:
+        if not self.last_index:  # the only member
             return self.forward(input)
         if index == 0 or self.cached_input is not input:
             self.cached_input, self.cached_outputs = input, self.forward(input).split(self.output_sizes, -1)
@@ -93,11 +94,12 @@ class PackedLinearGroup:
         return part
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the outputs of all members, concatenated: `[..., K]` to `[..., sum of output features]`.
+        """Return the outputs of all members, concatenated: `[..., K]`, K input features, to `[..., sum of outputs]`.
 
-        In blocks of a batch-invariant number of rows, so that a row's bits do not depend on the number of rows.
+        They are computed in blocks of `min_rows` to `max_rows` rows, for which the kernel sums in the same order, so
+        that a row's bits do not depend on the number of rows.
         """
-        if self.packed_versions != self.weight_versions():
+        if self.packed_versions != self.weight_versions():  # a trainable weight has changed since it was packed
             self.pack()
         rows = input.shape[:-1].numel()
         if self.min_rows <= rows <= self.max_rows:
@@ -106,6 +108,7 @@ class PackedLinearGroup:
         if rows < self.min_rows:
             output = self.forward_block(F.pad(flat, (0, 0, 0, self.min_rows - rows)))[:rows]
         else:
+            # as few blocks as possible, of nearly equal size, since a small remainder might be below `min_rows`
             num_blocks = -(-rows // self.max_rows)
             output = torch.cat([self.forward_block(block) for block in flat.tensor_split(num_blocks)])
         return output.view(*input.shape[:-1], output.shape[-1])
@@ -131,8 +134,9 @@ def packed_dtype(dtype: torch.dtype) -> torch.dtype:
 def batch_invariant_rows(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int]:
     """Measure for which numbers of rows a packed product gives every row the same bits.
 
-    The probes are sums that nearly cancel. What is left of them is rounding error, which shows any change in the order
-    of summation.
+    Random rows are multiplied by a random weight, in products of each number of rows in PROBED_ROW_COUNTS, and compared
+    with products of 8 rows. The sums nearly cancel: what is left of them is rounding error, which shows any change in
+    the order of summation.
 
     Args:
         outputs (int): Output features of the weight.
@@ -143,7 +147,9 @@ def batch_invariant_rows(outputs: int, inputs: int, dtype: torch.dtype) -> tuple
         Smallest and largest such number of rows.
     """
     generator = torch.Generator().manual_seed(0)
+    # fewer outputs than the weight has are enough, and bound the time
     outputs, order = min(outputs, MAX_PROBED_OUTPUTS), torch.randperm(inputs, generator=generator)
+    # half of the inputs are random, rounded up; the other half repeats them
     weight, x = (
         torch.randn(size, inputs - inputs // 2, generator=generator) for size in (outputs, PROBED_ROW_COUNTS[-1])
     )
@@ -155,6 +161,8 @@ def batch_invariant_rows(outputs: int, inputs: int, dtype: torch.dtype) -> tuple
     different = [
         count for count in PROBED_ROW_COUNTS if not torch.equal(packed_linear(x[:count], packed), reference[:count])
     ]
+    # the range around 8 rows in which no probed count differs: above the largest smaller one that does, and up to the
+    # largest probed count below the smallest larger one that does
     min_rows = 1 + max((count for count in different if count < 8), default=0)
     limit = min((count for count in different if count > 8), default=PROBED_ROW_COUNTS[-1] + 1)
     return min_rows, max(count for count in PROBED_ROW_COUNTS if count < limit)
@@ -187,7 +195,8 @@ def fuse_linears(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
 
     It is one matrix product if `prepare_linears` has joined the members' weights, else one per member.
     """
-    groups = {id(getattr(member, "group", member)) for member in members}
+    groups = {id(getattr(member, "group", member)) for member in members}  # a layer that is not packed has no group
+    # on CPUs: all members, and no other layers, are packed in one group, whose forward returns all outputs
     if len(groups) == 1 and isinstance(first := members[0], PackedLinear) and first.group.members == members:
         return first.group.forward
     if len(members) > 1 and (fused := contiguous_weight_and_bias(members)) is not None:
@@ -199,10 +208,12 @@ def fuse_linears(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
 def contiguous_weight_and_bias(members: list[nn.Linear]) -> tuple[Tensor, Tensor | None] | None:
     """Return views of all members' weights and biases as one weight `[sum of N, K]` and bias `[sum of N]`.
 
+    Each member maps K input features to N output features.
+
     Returns:
         None unless `make_contiguous` has made them slices of one tensor; the bias is None if no member has one.
     """
-    if not all(is_dense(member.weight) for member in members):
+    if not all(is_dense(member.weight) for member in members):  # quantised weights cannot be joined
         return None
     weight = contiguous_parent([member.weight for member in members])
     biases = [member.bias for member in members if member.bias is not None]
@@ -214,7 +225,7 @@ def contiguous_parent(parts: Sequence[Tensor]) -> Tensor | None:
     """Return the tensor that `parts` are consecutive slices of along dimension 0, or None if they are not."""
     first = parts[0]
     storage, next_address = first.untyped_storage().data_ptr(), first.data_ptr()
-    for part in parts:
+    for part in parts:  # each must be in the same storage, and begin where the one before ends
         if part.is_meta or (part.untyped_storage().data_ptr(), part.data_ptr()) != (storage, next_address):
             return None
         next_address += part.numel() * part.itemsize
@@ -225,7 +236,7 @@ def make_contiguous(members: list[nn.Linear]) -> None:
     """Replace the members' weights by consecutive slices of one tensor, and their biases by slices of another."""
     for name in ("weight", "bias"):
         parameters = [getattr(member, name) for member in members]
-        if parameters[0] is not None:
+        if parameters[0] is not None:  # None: no bias; either all members have one or none has (`fusable_groups`)
             joined = torch.cat([parameter.detach() for parameter in parameters])
             slices = joined.split([len(parameter) for parameter in parameters])
             for member, part in zip(members, slices, strict=True):
@@ -245,7 +256,7 @@ def prepare_linears(model: nn.Module) -> None:
             num_owners[id(parameter)] = num_owners.get(id(parameter), 0) + 1
     for module in list(model.modules()):
         for members in fusable_groups(module):
-            # as where the LM head is tied to the embeddings
+            # the weight is a parameter of two modules, as where the LM head is tied to the embeddings
             is_shared = any(num_owners[id(member.weight)] > 1 for member in members)
             if members[0].weight.device.type != "cpu":
                 is_trainable = any(member.weight.requires_grad for member in members)
@@ -266,7 +277,11 @@ def prepare_linears(model: nn.Module) -> None:
 
 
 def build_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """Return a linear layer of a weight `[N, K]` and bias `[N]`, prepared for inference."""
+    """Return a linear layer of K input and N output features, prepared for inference, for a weight `[N, K]`.
+
+    The bias is `[N]`, or None.
+    """
+    # "meta" tensors have no memory; loading with `assign` then uses the given tensors without a copy
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}), assign=True)
     prepare_linears(linear.requires_grad_(False))
@@ -290,6 +305,7 @@ def dense_weight(module: nn.Module) -> Tensor:
 def fusable_groups(module: nn.Module) -> list[list[nn.Linear]]:
     """Return the supported linear layers directly under `module`, grouped by the tensor that they read.
 
+    Which layers read the same tensor is known by their names (`FUSABLE_NAMES`); every other layer is a group of one.
     `module` itself is a group if it is a supported linear layer.
     """
     linears = {name: child for name, child in module.named_children() if is_supported_linear(child)}
@@ -316,6 +332,6 @@ def is_supported_linear(module: nn.Module) -> bool:
     device_type, dtype = module.weight.device.type, module.weight.dtype
     if device_type == "meta" or not is_dense(module.weight) or not dtype.is_floating_point:
         return False
-    if device_type != "cpu":
+    if device_type != "cpu":  # a hook of accelerate moves the layer's inputs between devices, which fusing would skip
         return not hasattr(module, "_hf_hook")
     return dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()

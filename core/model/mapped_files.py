@@ -37,6 +37,7 @@ def mapped_ranges() -> tuple[list[int], list[int]]:
     """
     if not MAPS.exists():
         return [0], [2**64]
+    # a line begins with the range, "start-stop" in hexadecimal digits, and ends with the file's path
     lines = [line.split() for line in MAPS.read_text().splitlines() if line.endswith((SUFFIX, f"{SUFFIX} (deleted)"))]
     ranges = sorted(tuple(int(bound, 16) for bound in line[0].split("-")) for line in lines)
     return [start for start, _ in ranges], [stop for _, stop in ranges]
@@ -52,5 +53,5 @@ def lies_within(tensor: Tensor, starts: list[int], stops: list[int]) -> bool:
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return False
-    index = bisect_right(starts, tensor.data_ptr()) - 1
+    index = bisect_right(starts, tensor.data_ptr()) - 1  # last range that begins at or before the tensor; -1: none
     return index >= 0 and tensor.data_ptr() < stops[index]

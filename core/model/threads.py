@@ -136,7 +136,7 @@ class ThreadTuner:
         Yields:
             PassMeasurement: The block sets its `method` and `size`; `usage` is set after the block.
         """
-        if not self.counts:
+        if not self.counts:  # the number of threads is not tuned, so the pass is not measured
             yield PassMeasurement()
             return
         measured = PassMeasurement(threads=self.count)
@@ -144,13 +144,16 @@ class ThreadTuner:
             end = start_usage()
             yield measured
             measured.usage = end()
-        if len(self.counts) > 1:
+        if len(self.counts) > 1:  # a single count leaves nothing to choose
             self.observe((measured.method, size_class(measured.size)), measured.usage)
 
     @contextmanager
     def apply(self) -> Iterator[None]:
-        """Run the block with the chosen number of threads, without measuring it."""
-        if not self.counts:
+        """Run the block with the number of threads that is chosen for the next pass, without measuring the block.
+
+        `counts` are the numbers of threads to choose from, and `count` is the chosen one.
+        """
+        if not self.counts:  # the number of threads is not tuned: the block runs with torch's present number
             yield
             return
         with limit_threads(self.count):
@@ -163,12 +166,13 @@ class ThreadTuner:
             pass_kind (Hashable): Method and size class; only passes of the same kind are compared.
             usage (Usage): Time of the pass.
         """
+        # times are kept by index of the count that the pass ran with, and by kind of the pass
         key = (self.count_index if self.trial_index is None else self.trial_index), pass_kind
-        if len(self.fastest_seconds) > MAX_KINDS:
+        if len(self.fastest_seconds) > MAX_KINDS:  # bounds memory; the next passes refill both
             self.fastest_seconds.clear()
             self.recent_seconds.clear()
         self.recent_seconds.setdefault(key, deque(maxlen=NUM_RECENT)).append(usage.seconds)
-        if self.trial_index is not None:
+        if self.trial_index is not None:  # the pass ran with a count that is being tried
             self.judge_trial(pass_kind)
         else:
             fastest = min(usage.seconds, self.fastest_seconds.get(key, usage.seconds))
@@ -178,7 +182,8 @@ class ThreadTuner:
     def consider_trial(self, usage: Usage, slowdown: float) -> None:
         """Start a trial of fewer threads if other processes disturb the passes, and of more if they no longer do.
 
-        Counts are descending, so the next index means fewer threads.
+        `counts` are descending, so that index `count_index` + 1 means fewer threads and `count_index` - 1 more. The
+        same +1 and -1 are the keys of `passes_until_trial`, the passes before the next trial in either direction.
 
         Args:
             usage (Usage): Time of the last pass.
@@ -193,12 +198,13 @@ class ThreadTuner:
         }
         self.passes_at_highest = self.passes_at_highest + 1 if self.count_index == 0 else 0
         should_reduce = all(self.recently_disturbed) and self.count_index + 1 < len(self.counts)
+        # a pass slower than MAX_SLOWDOWN costs more than a trial, so the wait for the next trial is skipped
         if should_reduce and (self.passes_until_trial[+1] <= 0 or slowdown > MAX_SLOWDOWN):
             self.begin_trial(self.count_index + 1)
         elif not is_disturbed and self.count_index > 0 and self.passes_until_trial[-1] <= 0:
             if self.are_cores_free(self.counts[self.count_index - 1]):
                 self.begin_trial(self.count_index - 1)
-            else:
+            else:  # this probe takes time, so the next one is due only after passes of about PROBE_INTERVAL seconds
                 self.passes_until_trial[-1] = 1 + int(PROBE_INTERVAL / usage.seconds)
 
     def begin_trial(self, trial_index: int) -> None:
@@ -209,8 +215,9 @@ class ThreadTuner:
     def judge_trial(self, pass_kind: Hashable) -> None:
         """Count a pass of the trial, and end the trial if the pass can be compared with the present count of threads.
 
-        If it was faster than recent passes with the present count, the tried count becomes the present one. If no pass
-        can be compared the trial is lost after some passes.
+        The pass can be compared if passes of the same kind ran with the present count. If it was faster than the median
+        of the recent ones, by more than noise (`WINNING_RATIO`), the tried count becomes the present one. If none of
+        `MAX_TRIAL_PASSES` passes can be compared, the trial is lost.
 
         Args:
             pass_kind (Hashable): Method and size class of the pass; only passes of the same kind are compared.
@@ -219,18 +226,18 @@ class ThreadTuner:
         self.num_trial_passes += 1
         present_seconds = self.recent_seconds.get((self.count_index, pass_kind))
         if present_seconds is None and self.num_trial_passes < MAX_TRIAL_PASSES:
-            return
+            return  # nothing to compare with yet; the trial goes on with the next pass
         direction = self.trial_index - self.count_index  # +1: fewer threads, -1: more
         trial_seconds = self.recent_seconds[self.trial_index, pass_kind][-1]
         is_faster = present_seconds is not None and trial_seconds < WINNING_RATIO * statistics.median(present_seconds)
         if not is_faster:
             self.postpone_trial(direction)
-        elif direction > 0:  # a count that falls soon after it rose waits longer before it may rise again
+        elif direction > 0:  # fewer threads won; a count that falls soon after it rose waits longer before it may rise
             has_risen_recently = self.passes_at_highest < self.trial_interval[-1]
             self.trial_interval[+1] = FIRST_WAIT
             self.trial_interval[-1] = self.doubled_interval(-1) if has_risen_recently else FIRST_WAIT
             self.passes_until_trial[-1] = self.trial_interval[-1]
-        else:
+        else:  # more threads won; if they are disturbed again, fewer threads may be tried at once
             self.passes_until_trial[+1] = 0
         if is_faster:
             self.count_index = self.trial_index
@@ -242,7 +249,10 @@ class ThreadTuner:
         self.trial_interval[direction] = self.doubled_interval(direction)
 
     def doubled_interval(self, direction: int) -> int:
-        """Return twice the passes between trials of fewer (+1) or more (-1) threads, up to a limit."""
+        """Return twice the passes between trials of fewer (+1) or more (-1) threads, up to a limit.
+
+        The limit is lower for fewer threads, since a disturbed pass costs far more than a lost trial.
+        """
         return min(2 * self.trial_interval[direction], LONGEST_WAIT if direction < 0 else 2 * FIRST_WAIT)
 
 
@@ -255,7 +265,7 @@ def size_class(size: int) -> int:
 def limit_threads(count: int) -> Iterator[None]:
     """Set the number of torch threads to `count` inside the block."""
     previous_count = torch.get_num_threads()
-    if previous_count == count:
+    if previous_count == count:  # nothing to set or to restore
         yield
         return
     torch.set_num_threads(count)
@@ -286,7 +296,8 @@ def has_free_cores(threads: int) -> bool:
 def probe(threads: int) -> Usage:
     """Run `threads` threads for some milliseconds, and return their time and how often other processes preempted them.
 
-    Small parallel operations are run, since these suffer most if cores are shared.
+    At most PROBE_REGIONS small parallel operations are run within PROBE_SECONDS. They suffer most if cores are shared,
+    since all threads wait for each other at the end of every operation.
     """
     numbers = torch.zeros(PROBE_SIZE)
     with limit_threads(threads), torch.inference_mode():
@@ -313,6 +324,7 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), process_groups: Path = Pat
         process_groups (Path): File that lists this process's control groups.
     """
     try:
+        # a line is "hierarchy id:controllers:path"; controllers are empty for version 2
         groups = [line.split(":", 2)[1:] for line in process_groups.read_text().splitlines()]
     except OSError:
         return float("inf")
@@ -321,7 +333,7 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), process_groups: Path = Pat
         if not controllers:  # version 2: limits of parent groups count as well
             folders = [root / path.lstrip("/"), *(root / path.lstrip("/")).parents]
             quotas += [read_quota(folder / "cpu.max") for folder in folders if folder.is_relative_to(root)]
-        elif "cpu" in controllers.split(","):
+        elif "cpu" in controllers.split(","):  # version 1, which may be mounted at either place; files may be absent
             for folder in (root / controllers / path.lstrip("/"), root / "cpu" / path.lstrip("/"), root / "cpu"):
                 quotas.append(read_quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"))
     return min(quotas)

@@ -24,7 +24,8 @@ class Constraints:
     """Logits processors of a checkpoint; None and 0 turn one off."""
 
     no_repeat_ngram: int = 0  # no n-gram of this size occurs twice in prompt and answer
-    bad_word_prefixes: Tensor | None = None  # [G, W] ids before the last of a bad word, latest first, padded with -1
+    # [G, W] ids before the last of each of G bad words (sequences of ids), latest first, padded with -1 to the longest
+    bad_word_prefixes: Tensor | None = None
     bad_word_ends: Tensor | None = None  # [G] last id of every bad word
     forced_last: Tensor | None = None  # [V] bool, the only ids that may be a row's last token
     suppressed: Tensor | None = None  # [V] bool, ids that are never generated
@@ -58,11 +59,13 @@ class Constraints:
         prefixes = ends = None
         if bad_words:
             max_len = max(len(word) for word in bad_words) - 1
+            # of every word, all ids but the last, latest first, then -1 up to `max_len` ids
             reversed_prefixes = [[*word[-2::-1], *[-1] * (max_len - len(word) + 1)] for word in bad_words]
             prefixes = torch.tensor(reversed_prefixes, dtype=torch.long, device=device).view(len(bad_words), max_len)
             ends = torch.tensor([word[-1] for word in bad_words], device=device)
-        masks = (make_vocab_mask(ids) for ids in (forced_last, suppressed, begin_suppressed))
+        masks = (make_vocab_mask(ids) for ids in (forced_last, suppressed, begin_suppressed))  # last fields, in order
         constraints = Constraints(no_repeat_ngram, prefixes, ends, *masks)
+        # `suppressed` is the only constraint that does not depend on history
         return constraints if constraints.depends_on_history or constraints.suppressed is not None else None
 
     @property
@@ -72,16 +75,16 @@ class Constraints:
         return self.no_repeat_ngram > 0 or any(mask is not None for mask in masks)
 
     def __call__(self, logits: Tensor, grammar_bias: Tensor | None, context: GenerationContext | None) -> Tensor:
-        """Return the logits `[B, C, V]` with those of forbidden ids at -inf.
+        """Return the logits `[B, T, V]` with those of forbidden ids at -inf.
 
         Args:
-            logits (Tensor): `[B, C, V]` of C scored positions.
+            logits (Tensor): `[B, T, V]` of T scored positions.
             grammar_bias (Tensor | None): 0 for ids that the grammar allows, -inf for others, broadcastable to `logits`.
             context (GenerationContext | None): tokens before every scored position; may be None if no constraint
                 depends on history.
         """
         vocab_size = logits.shape[-1]
-        if context is not None:
+        if context is not None:  # it is None only if the constraints inside are all off
             if self.no_repeat_ngram:
                 repeated = repeated_ngram_mask(context, self.no_repeat_ngram, vocab_size)
                 logits = logits.masked_fill(repeated, -torch.inf)
@@ -98,40 +101,46 @@ class Constraints:
 
 
 def bad_words_mask(context: GenerationContext, prefixes: Tensor, ends: Tensor, vocab_size: int) -> Tensor:
-    """Return `[B, C, V]` bool: ids that would complete a bad word.
+    """Return `[B, T, V]` bool: ids that would complete a bad word.
 
     Args:
-        context (GenerationContext): tokens before every scored position.
-        prefixes (Tensor): `[G, W]` ids of every bad word before its last, latest first, padded with -1.
+        context (GenerationContext): tokens before each of T scored positions.
+        prefixes (Tensor): `[G, W]` ids of each of G bad words before its last, latest first, padded with -1.
         ends (Tensor): `[G]` last id of every bad word.
         vocab_size (int): V.
     """
-    last_ids = context.last_ids(prefixes.shape[1])  # [B, C, W]
-    is_complete = ((last_ids[:, :, None] == prefixes) | (prefixes < 0)).all(-1)  # [B, C, G]
+    last_ids = context.last_ids(prefixes.shape[1])  # [B, T, W], latest first
+    # [B, T, G], the position follows all ids of the bad word but the last; padding matches any id
+    is_complete = ((last_ids[:, :, None] == prefixes) | (prefixes < 0)).all(-1)
     return context.vocab_mask(ends.expand_as(is_complete), is_complete, vocab_size)
 
 
 def repeated_ngram_mask(context: GenerationContext, size: int, vocab_size: int) -> Tensor:
-    """Return `[B, C, V]` bool: ids that would repeat an n-gram of the `size` (Klein et al. 2017, OpenNMT).
+    """Return `[B, T, V]` bool: ids that would repeat an n-gram, a sequence of `size` ids (Klein et al. 2017, OpenNMT).
 
-    `context` has the tokens before every scored position, prompt included; `vocab_size` is V.
+    `context` has the tokens before each of T scored positions, prompt included; `vocab_size` is V.
     """
     num_positions, path_len = context.path_ids.shape[1:]
+    # the ids of the path, and as many before it as an n-gram that ends on the path may begin earlier; latest first
     last_ids = context.last_ids(path_len + size - 1)
-    prefix = last_ids[..., : size - 1]  # [B, C, size - 1] of the n-gram that the next id would complete, latest first
+    prefix = last_ids[..., : size - 1]  # [B, T, size - 1] of the n-gram that the next id would complete, latest first
 
     def ids_after_prefix(ids: Tensor, valid: Tensor) -> Tensor:
-        """Return `[B, C, V]` bool: ids that follow an occurrence of `prefix` in `ids` `[B, C or 1, K]`."""
-        num_windows = ids.shape[-1] - size + 1
-        matches = valid[..., size - 1 :].expand(-1, num_positions, -1)
-        for offset in range(size - 1):
+        """Return `[B, T, V]` bool: ids that follow an occurrence of `prefix` in `ids`.
+
+        `ids` `[B, T or 1, K]` are in the order of generation; `valid`, of the same shape, is False for padding.
+        """
+        num_windows = ids.shape[-1] - size + 1  # n-grams in `ids`, one starting at every index
+        matches = valid[..., size - 1 :].expand(-1, num_positions, -1)  # [B, T, num_windows], of their last ids
+        for offset in range(size - 1):  # id `offset` of every n-gram
             window_ids, window_valid = (values[..., offset : offset + num_windows] for values in (ids, valid))
+            # `prefix` is in reverse order
             matches = matches & window_valid & (window_ids == prefix[..., size - 2 - offset, None])
         return context.vocab_mask(ids[..., size - 1 :].expand(-1, num_positions, -1), matches, vocab_size)
 
-    # n-grams that end on the path of the scored position, then those within the committed ids
+    # n-grams that end on the path of the scored position, then those within the committed ids; -1 is padding
     mask = ids_after_prefix(last_ids.flip(-1), last_ids.flip(-1) >= 0)
-    if context.committed_ids.shape[1] < size:
+    if context.committed_ids.shape[1] < size:  # too few ids for an n-gram
         return mask
     return mask | ids_after_prefix(context.committed_ids[:, None], context.committed_mask()[:, None])
 
@@ -144,13 +153,13 @@ def force_last_token(
     Where the grammar allows none of them, the logits stay as they are.
 
     Args:
-        logits (Tensor): `[B, C, V]`.
+        logits (Tensor): `[B, T, V]` at T scored positions.
         forced_mask (Tensor): `[V]` bool.
         grammar_bias (Tensor | None): 0 for ids that the grammar allows, -inf for others, broadcastable to `logits`.
         context (GenerationContext): positions and budgets.
 
     Returns:
-        Tensor: `[B, C, V]`.
+        Tensor: `[B, T, V]`.
     """
     forced_logits = torch.where(forced_mask, 0.0, -torch.inf).to(logits)
     if grammar_bias is not None:

@@ -40,7 +40,7 @@ def fill_forced_tokens(
     if not draft.is_chain:
         # Invalid nodes keep their tokens: in drafts of parallel image rows they are settled tokens, not proposals.
         return replace(draft, tokens=tokens.where(draft.valid, draft.tokens))
-    # A forced node is valid even if the drafter proposed nothing there.
+    # A forced node is valid even if the drafter proposed nothing there; `cumprod`: only if all before it are valid.
     return replace(draft, tokens=tokens, valid=(draft.valid | (forced_ids >= 0)).cumprod(1).bool())
 
 
@@ -48,5 +48,6 @@ def lengthen_chain(draft: Draft, size: int) -> Draft:
     """Return the chain of token ids padded with invalid nodes to `size` nodes."""
     num_missing = size - draft.size
     tokens, valid = F.pad(draft.tokens, (0, num_missing)), F.pad(draft.valid, (0, num_missing))  # [B, size]
+    # Padding of q is log 1 for every id: a forced token has p = 1 and passes the ratio test; others are not read.
     q = None if draft.q is None else F.pad(draft.q, (0, 0, 0, num_missing))  # [B, size + 1, V]
     return Draft.from_chain(tokens, valid, draft.drafter_passes, q)

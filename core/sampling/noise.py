@@ -20,9 +20,10 @@ from torch import Tensor
 
 from polydraft.core.batched_state import BatchedState, next_positions
 
-GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
-MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
-MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+# constants of SplitMix64, as signed 64-bit integers
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, 2^64 over the golden ratio: spreads successive counters
+MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9, first multiplier of the finaliser
+MIX_2 = -7723592293110705685  # 0x94D049BB133111EB, second multiplier
 FRESH = 0x5EC0DD  # separates the keys of fresh noise from those of shared noise
 RESOLUTION = 2.0**-31  # of the 31 bits that a Gumbel draw has
 
@@ -79,8 +80,9 @@ def gumbel_from_keys(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor
     Returns:
         Tensor: `[B, K, V]` float32.
     """
-    position_keys = splitmix64(keys[:, None] * GOLDEN + positions)
+    position_keys = splitmix64(keys[:, None] * GOLDEN + positions)  # [B, K], the first key of each position
     bits = token_keys(vocab_size, positions.device) + position_keys[..., None]
+    # times the position's second key, made odd as multiply-shift requires; the upper 31 of 64 bits are kept
     bits.mul_((position_keys * MIX_2 | 1)[..., None]).bitwise_right_shift_(33).bitwise_and_((1 << 31) - 1)
     # u = (bits + 1/2) / 2^31, kept below 1 where float32 rounds up
     negative_u = bits.float().mul_(-RESOLUTION * (1 - 2.0**-23)).sub_(RESOLUTION / 2)  # [B, K, V]
@@ -155,7 +157,9 @@ class Noise(BatchedState):
     def latent_noise(self, positions: Tensor, num_steps: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return position-keyed noise to sample latents by denoising, float64; drafter and target share it.
 
-        The noise of a denoising step does not depend on the number of steps after it.
+        The noise of a denoising step does not depend on the number of steps after it. A step samples a normal by
+        dithered quantisation: to a lattice whose random width follows from χ²₃ (chi-squared with three degrees of
+        freedom) and whose offset is uniform (`LatentDistribution.shared_noise_states`).
 
         Args:
             positions (Tensor): `[B, K]` positions of the latents.
@@ -164,8 +168,8 @@ class Noise(BatchedState):
 
         Returns:
             Tensor: `[B, K, C]` standard normals, the initial state of the denoising.
-            Tensor: `[T, B, K, C]` roots of χ²₃ variates, one per step.
-            Tensor: `[T, B, K, C]` uniforms in (0, 1), one per step.
+            Tensor: `[T, B, K, C]` square roots of χ²₃ variates, one per step: widths of lattices.
+            Tensor: `[T, B, K, C]` uniforms in (0, 1), one per step: offsets of lattices.
         """
         keys = splitmix64(self.keys[:, None] * GOLDEN + positions)
         uniforms = uniforms_from_key(keys, (1 + 2 * num_steps) * 2 * size)
@@ -178,7 +182,7 @@ class Noise(BatchedState):
         return initial, widths, second[2::2]
 
     def fresh_normals(self, num: int, size: int) -> Tensor:
-        """Return standard normals, new in every call, `[B, num, size]` float64."""
+        """Return standard normals, new in every call, `[B, num, size]` float64: `num` vectors of `size` coordinates."""
         keys = splitmix64(self.next_key() ^ splitmix64(self.seeds ^ FRESH))
         first, second = uniforms_from_key(keys, 2 * num * size).view(-1, 2, num, size).unbind(1)
         return box_muller(first, second)
@@ -188,7 +192,8 @@ class Noise(BatchedState):
 
         Args:
             positions (Tensor): `[B, K]`.
-            draw_index (int): number of the additional draw, from 1; each has other uniforms.
+            draw_index (int): number of the additional draw, from 1 (0 is the key of the Gumbel noise); each has other
+                uniforms.
 
         Returns:
             Tensor: `[B, K]` float64, 0 for greedy batch rows.
@@ -243,9 +248,10 @@ class Noise(BatchedState):
 
     def gumbel_or_zero(self, keys: Tensor, positions: Tensor) -> Tensor:
         """Return Gumbel noise `[B, K, V]` for hash keys `[B]` and positions `[B, K]`; zero for greedy batch rows."""
-        if not self.any_sampled:
+        if not self.any_sampled:  # every batch row is greedy; the view of a single zero needs no memory
             return torch.zeros(1, 1, 1, device=positions.device).expand(*positions.shape, self.vocab_size)
         noise = gumbel_from_keys(keys, positions, self.vocab_size)
+        # `all`: no temperature is 0, so no batch row is greedy
         return noise if all(self.temperatures) else noise.masked_fill_(self.greedy[:, None, None], 0)
 
 
@@ -301,6 +307,7 @@ class RejectionDraws:
             Tensor: `[N, count, size]` standard normals, the proposed points.
             Tensor: `[N, count]` uniforms in (0, 1), to accept or reject each.
         """
-        draw_index = first + torch.arange(count, device=self.keys.device)
+        draw_index = first + torch.arange(count, device=self.keys.device)  # draws of a stream, numbered from 0
+        # [N, count, 2 * size + 1]: two uniforms per normal, and the uniform that is returned
         uniforms = uniforms_from_key(splitmix64(self.keys[:, None] * GOLDEN + draw_index), 2 * size + 1)
         return box_muller(uniforms[..., :size], uniforms[..., size : 2 * size]), uniforms[..., -1]

@@ -70,7 +70,7 @@ class SamplingParams:
         Raises:
             InvalidArgument: a field is outside its range.
         """
-        for name in ("top_k", "min_tokens"):
+        for name in ("top_k", "min_tokens"):  # `object.__setattr__`, because the dataclass is frozen
             object.__setattr__(self, name, to_integer(name, getattr(self, name)))
         for name, (is_possible, allowed) in REAL_RANGES.items():
             value = getattr(self, name)
@@ -118,6 +118,7 @@ class SamplingTensors(BatchedState):
         values["greedy"] = [row.greedy for row in params]
         repetition_aware = [row.repetition_aware for row in params]
         values["repeat_window"] = [0 if setting is None else setting.window for setting in repetition_aware]
+        # where repetition-aware sampling is off (window 0), the other two are not read
         values["repeat_tau"] = [1.0 if setting is None else setting.tau for setting in repetition_aware]
         values["repeat_banned"] = [setting is not None and setting.banned for setting in repetition_aware]
         tensors = {name: torch.tensor(values[name], dtype=DTYPES[name], device=device) for name in values}
@@ -129,7 +130,10 @@ class SamplingTensors(BatchedState):
         return {id(row): row for row in self.params}.values()
 
     def uses(self, name: str) -> bool:
-        """Return True if any batch row has a value of the parameter `name` that changes its distribution."""
+        """Return True if any batch row has a value of the parameter `name` that changes its distribution.
+
+        `OFF` has the values that leave distributions as they are.
+        """
         return any(getattr(row, name) != getattr(OFF, name) for row in self.distinct_params)
 
     @property

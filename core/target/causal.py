@@ -45,7 +45,10 @@ class PromptInputs:
 
 @dataclass(frozen=True)
 class PrefillOutput:
-    """Result of a prefill of B prompts in R guidance branches, for drafters; values at padding are undefined."""
+    """Result of a prefill of B prompts in R guidance branches, for drafters; values at padding are undefined.
+
+    L is the number of ids of the longest prompt.
+    """
 
     ids: Tensor  # [B*R, L] prompt ids, right-padded
     branch_lens: Tensor  # [B, R] prompt lengths
@@ -68,10 +71,12 @@ class PrefillOutput:
         return (self.hidden_states.isfinite().all(-1) | is_unused).flatten(1).all(1, keepdim=True)
 
     def hidden_before_root(self) -> Tensor:
-        """Return the hidden states of the last but one prompt token, `[B, R, D]`; zeros if the prompt has one token.
+        """Return the hidden states of the last but one token of every prompt branch, `[B, R, D]`.
 
-        The last token, the root of the first draft, was predicted from them.
+        The last token, the root of the first draft, was predicted from them. A branch of a single token has none, and
+        gets zeros.
         """
+        # the index is clamped for branches of one token, whose result is then multiplied by 0
         index = (self.branch_lens - 2).clamp(min=0)[..., None, None].expand(-1, -1, 1, self.hidden_states.shape[-1])
         return self.hidden_states.gather(2, index)[:, :, 0] * (self.branch_lens > 1)[..., None]
 
@@ -164,8 +169,9 @@ class CausalTarget:
             positions (Tensor): `[B, N]`, indices of the generated tokens.
 
         Returns:
-            Tensor | None: `[B, R-1, N]`; entry r is the scale of the difference between guidance branches r and r + 1.
-                None, as here, if the requested scale holds for all positions and branches.
+            Tensor | None: `[B, R-1, N]` for R guidance branches; entry r is the scale of the difference between the
+                logits of branches r and r + 1. None if the requested scale holds for all positions and branches. That
+                is the default; subclasses for other families override this method.
         """
         return None
 
@@ -177,7 +183,7 @@ class CausalTarget:
         2211.09800, section 3.2).
 
         Args:
-            logits (Tensor): `[B, R, N, V]`, guidance branch 0 being the conditional one.
+            logits (Tensor): `[B, R, N, V]` for R guidance branches, of which branch 0 is the conditional one.
             sampling_tensors (SamplingTensors): Sampling parameters of the batch rows.
             positions (Tensor): `[B, N]`, indices of the generated tokens that the logits are for.
 
@@ -185,7 +191,7 @@ class CausalTarget:
             `[B, N, V]` float32.
         """
         logits = logits.float()
-        if logits.shape[1] == 1:
+        if logits.shape[1] == 1:  # no guidance
             return logits[:, 0]
         branch_logits = logits.unbind(1)
         scales_by_position = self.guidance_scales(sampling_tensors.guidance_scale, positions)
@@ -194,6 +200,7 @@ class CausalTarget:
         guided = branch_logits[-1]
         for index, (current, following) in enumerate(pairwise(branch_logits)):
             guided = (current - following).mul_(scales[:, index]).add_(guided)
+        # checked on the host, so that the usual case needs no `where`
         if scales_by_position is None and all(row.guidance_scale != 1 for row in sampling_tensors.distinct_params):
             return guided
         # at scale 1 the result is the conditional branch itself, without the rounding errors of the sum
@@ -258,7 +265,7 @@ class CausalTarget:
         """
         max_len = max(max(map(len, prompt.branch_token_ids)) + prompt.max_new_tokens for prompt in prompts)
         num_bytes = len(prompts) * self.num_branches * round_up_to_blocks(max_len) * self.network.kv_bytes_per_position
-        free_bytes = free_memory_bytes(self.device)
+        free_bytes = free_memory_bytes(self.device)  # None: unknown, then nothing is checked
         if free_bytes is not None and num_bytes > free_bytes:
             raise InvalidArgument(
                 f"{len(prompts)} rows of up to {max_len} positions need {num_bytes / 1e9:.1f} GB of memory and "
@@ -282,11 +289,12 @@ class CausalTarget:
         self.check_prompts(prompts)
         self.check_memory(state, prompts)
         branch_ids = [prompt.branch_token_ids[: self.num_branches] for prompt in prompts]
+        # one line per branch, the R branches of a row after each other
         unpadded = [torch.tensor(ids_of_branch) for row in branch_ids for ids_of_branch in row]
         ids = nn.utils.rnn.pad_sequence(unpadded, batch_first=True).to(self.device)  # [B*R, L]
         host_lens = [[len(ids_of_branch) for ids_of_branch in row] for row in branch_ids]
         branch_lens = torch.tensor(host_lens, device=self.device)
-        tokens = self.pad_prompt_tokens(ids[:: self.num_branches])
+        tokens = self.pad_prompt_tokens(ids[:: self.num_branches])  # branch 0 of every row, the conditional one
         max_new_tokens = torch.tensor([prompt.max_new_tokens for prompt in prompts], device=self.device)
         zeros = torch.zeros_like(max_new_tokens)
         new = BatchState(
@@ -299,7 +307,7 @@ class CausalTarget:
             seq_lens=[max(row) for row in host_lens],
             cache=state.cache,
             root_embeddings=self.root_embeddings(prompts),
-            is_finite=zeros[:, None] == 0,
+            is_finite=zeros[:, None] == 0,  # all True, replaced after the pass
         )
         state.append_rows(new)
         first_new_row, cache_rows = len(state) - len(prompts), state.cache.add_rows(len(prompts))
@@ -308,7 +316,7 @@ class CausalTarget:
             assert state.is_finite is not None
             state.is_finite[first_new_row:] = output.is_finite()
             return output
-        except BaseException:  # no request would own the new rows
+        except BaseException:  # the request fails, so its rows are removed again, also on KeyboardInterrupt
             state.remove_rows(RowRemoval.from_rows(range(first_new_row, len(state)), len(state)))
             raise
 
@@ -334,7 +342,7 @@ class CausalTarget:
         """Convert prompt ids to the initial `BatchState.tokens`, with room for some generated tokens.
 
         Args:
-            ids (Tensor): `[B, L]` prompt ids of the conditional branches, right-padded.
+            ids (Tensor): `[B, L]` prompt ids of the conditional branches, right-padded to the longest prompt's L.
 
         Returns:
             Tensor: `[B, L', …]` tokens of the decoding loop, right-padded to L', L rounded up to whole key blocks.
@@ -349,7 +357,7 @@ class CausalTarget:
         Args:
             state (BatchState): Already has rows for the prompts.
             prompts (list[PromptInputs]): The B prompts.
-            ids (Tensor): `[B*R, L]` their ids in all branches, right-padded.
+            ids (Tensor): `[B*R, L]` their ids in all R guidance branches, right-padded to L ids.
             lengths (Tensor): `[B, R]` lengths of the branches.
             rows (slice): Physical rows of the KV cache to write to.
 
@@ -375,30 +383,32 @@ class CausalTarget:
         if draft.parallel_rows is None:
             hidden_states = self.network.forward_tree(state.cache, inputs, draft.ancestor_mask, draft.depth, num_cached)
         else:
+            # a draft of several image rows has its own layout of slots, positions and visible keys
             hidden_states = self.network.forward_scattered(state.cache, inputs, draft.parallel_rows, num_cached)
         hidden_states = hidden_states.unflatten(0, state.branch_prompt_lens.shape)
         positions = state.num_generated[:, None] + draft.depth  # [B, N+1], of the tokens that the logits predict
         return TargetOutput(self.compute_outputs(hidden_states, state.sampling_tensors, positions), hidden_states)
 
     def backbone_inputs(self, state: BatchState, tokens: Tensor) -> Tensor:
-        """Return the backbone's input for root and node tokens `[B, C]`: ids `[B, C]` or embeddings `[B*R, C, D]`."""
+        """Return the backbone's input for root and node tokens `[B, T]`: ids `[B, T]` or embeddings `[B*R, T, D]`."""
         return tokens
 
     def compute_outputs(self, hidden_states: Tensor, sampling_tensors: SamplingTensors, positions: Tensor) -> Tensor:
         """Compute the sampler's input from hidden states: logits after guidance.
 
         Args:
-            hidden_states (Tensor): `[B, R, C, D]` of the last layer.
+            hidden_states (Tensor): `[B, R, T, D]` of the last layer, for R guidance branches and T tokens.
             sampling_tensors (SamplingTensors): Sampling parameters of the batch rows.
-            positions (Tensor): `[B, C]` indices of the generated tokens that the outputs are for.
+            positions (Tensor): `[B, T]` indices of the generated tokens that the outputs are for.
 
         Returns:
-            Tensor: `[B, C, V]`.
+            Tensor: `[B, T, V]`.
         """
         return self.apply_guidance(self.compute_logits(hidden_states), sampling_tensors, positions)
 
     def dummy_tokens(self, count: int) -> Tensor:
         """Return `[count]` different valid tokens, for passes that only test or time the model."""
+        # any ids; they start within the vocabulary, since special tokens are often at its ends
         return (self.vocab_size // 3 + 5 * torch.arange(count, device=self.device)) % self.vocab_size
 
     def reference_logits(self, prompt: PromptInputs, path: list[int]) -> Tensor:
@@ -417,7 +427,8 @@ class CausalTarget:
     def commit(self, state: BatchState, draft: Draft, result: VerificationResult) -> None:
         """Append the committed tokens to the state, and move the KV entries of accepted nodes to where they belong.
 
-        Later passes overwrite the KV entries of the other nodes.
+        The KV entry of the i-th committed token belongs in slot i after the root's. Those of a draft chain, and of a
+        contiguous path, are there already. Later passes overwrite the entries of the other nodes.
 
         Args:
             state (BatchState): Is changed.

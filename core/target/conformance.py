@@ -95,7 +95,7 @@ def is_rounding_error(target: CausalTarget, errors: list[float]) -> bool:
     # rounding may route a token to other experts at a near tie, so single large distances do not count there
     has_experts = any("expert" in key for key in target.config.to_dict())
     error = statistics.median(errors) if has_experts else max(errors)
-    return error < MAX_DISTANCE[target.network.dtype.itemsize]
+    return error < MAX_DISTANCE[target.network.dtype.itemsize]  # by bytes per number
 
 
 def unsupported_model_error(model: PreTrainedModel, error: BaseException) -> PolydraftError:
@@ -109,6 +109,9 @@ def unsupported_model_error(model: PreTrainedModel, error: BaseException) -> Pol
 @torch.inference_mode()
 def distances_to_model(target: CausalTarget, prompts: list[PromptInputs]) -> dict[str, list[float]]:
     """Return how far the target's logits are from those of the model's own forward.
+
+    The target scores a whole draft in one pass over its KV cache; the model's own forward then runs, for each leaf, the
+    prompt and the path to the leaf as a plain sequence.
 
     Returns:
         dict[str, list[float]]: By "a chain" and "a tree", the relative distances at the root and the nodes of that
@@ -146,6 +149,7 @@ def effective_guarantee(guarantee: str, target: CausalTarget) -> str:
         guarantee (str): Guarantee of the method in exact arithmetic.
         target (CausalTarget): The target.
     """
+    # nothing is weaker than "lossy", and rounding in float64 is practically too small to change a token
     if guarantee == "lossy" or target.network.dtype.itemsize == 8:
         return guarantee
     config = target.config
@@ -155,6 +159,7 @@ def effective_guarantee(guarantee: str, target: CausalTarget) -> str:
         quantization,
     )  # fmt: skip
     if key not in measured_guarantees:
+        # on CPUs the attention kernel is also tested alone, with more numbers of queries than `distances_across_widths`
         heads, is_on_cpu = target.network.heads, target.device.type == "cpu"
         is_invariant = not is_on_cpu or is_view_invariant(target.network.dtype, heads.head_dim, kernel=heads.kernel)
         distances = distances_across_widths(target)
@@ -168,8 +173,9 @@ def effective_guarantee(guarantee: str, target: CausalTarget) -> str:
 def distances_across_widths(target: CausalTarget) -> list[float]:
     """Return how far a row's logits change with the rest of the pass, as distances; 0 means bitwise equal.
 
-    Logits of a chain in a batch are compared with those of the same tokens in a tree, and with those of the row alone,
-    with shorter drafts and with more KV slots read by attention.
+    Logits of a chain of 20 nodes in a batch are compared with those of the same tokens in a tree, whose first
+    NUM_PATH_NODES nodes are the chain's. They are also compared with those of the row alone, with shorter drafts and
+    with more KV slots read by attention.
     """
     batch_state, prompts = prefilled_probe_state(target, range(len(PROBE_LENGTHS)))
     chain, tree = probe_drafts(target, len(prompts), 20)
@@ -178,16 +184,21 @@ def distances_across_widths(target: CausalTarget) -> list[float]:
     pairs = list(zip(tree_logits, chain_logits[:, : NUM_PATH_NODES + 1], strict=True))
     for row in range(len(prompts)):
         row_state, _ = prefilled_probe_state(target, [row])
+        # samples of draft lengths (0: the root alone, as plain decoding) and of how many more slots attention reads
         for num_nodes, extra_slots in ((0, 0), (1, 150), (4, 1000), (12, 300)):
             draft = Draft.from_chain(chain.tokens[row : row + 1, :num_nodes])
             row_logits = score_with_wider_view(target, row_state, draft, extra_slots)
             pairs.append((row_logits[0], chain_logits[row, : num_nodes + 1]))
+    # logits that differ by a constant have relative distance 0, but are not bitwise equal
     return [0.0 if torch.equal(*pair) else max(relative_distance(*pair), MIN_DISTANCE) for pair in pairs]
 
 
 @torch.inference_mode()
 def bitwise_equal_thread_counts(target: CausalTarget, counts: Sequence[int]) -> tuple[int, ...]:
-    """Return those of the thread counts whose logits are bitwise equal to those of the first count."""
+    """Return those of the thread counts whose logits are bitwise equal to those of the first count.
+
+    For each count, probe prompts are prefilled, and a chain of 20 nodes and a tree are scored.
+    """
     logits_by_count = []
     for count in counts:
         with limit_threads(count):
@@ -223,12 +234,14 @@ def probe_prompts(target: CausalTarget, rows: range | list[int]) -> list[PromptI
 
     They are short enough to leave room for drafts in the target's context.
     """
+    # room for the probe tree, which has 2 * NUM_PATH_NODES nodes
     prompts, max_len = [], max(1, target.context_len - 2 * NUM_PATH_NODES)
     vocab_size = target.prompt_vocab_size
     for row in rows:
         length = min(PROBE_LENGTHS[row], max_len)
+        # arbitrary ids that differ between rows and positions; all guidance branches get the same
         ids = tuple((vocab_size // 4 + 7 * row + 3 * position) % vocab_size for position in range(length))
-        prompts.append(PromptInputs((ids,) * target.num_branches, 1, seed=row))
+        prompts.append(PromptInputs((ids,) * target.num_branches, max_new_tokens=1, seed=row))
     return prompts
 
 
@@ -240,6 +253,7 @@ def probe_drafts(target: CausalTarget, num_rows: int, num_nodes: int = NUM_PATH_
     """
     tokens = target.dummy_tokens(num_nodes + 3)
     chain = Draft.from_chain(expand_batch(tokens[:num_nodes], num_rows))
+    # index of every node's parent, -1 for the root: the path -1, 0, 1, …; the root again; node 0; and the node before
     parents = torch.tensor([*range(-1, NUM_PATH_NODES - 1), -1, 0, NUM_PATH_NODES + 1], device=target.device)
     parents = parents.expand(num_rows, -1)
     tree_tokens = expand_batch(torch.cat([tokens[:NUM_PATH_NODES], tokens[-3:]]), num_rows)
@@ -255,4 +269,5 @@ def relative_distance(logits: Tensor, reference: Tensor) -> float:
     They are centred because a constant added to all logits changes no probability.
     """
     logits, reference = (values.double() - values.double().mean() for values in (logits, reference))
+    # the clamp avoids a division by 0 if all reference logits are equal
     return float((logits - reference).norm() / reference.norm().clamp(min=1e-9))

@@ -67,7 +67,10 @@ class BatchState(BatchedState):
         return self.branch_prompt_lens + (self.num_generated[:, None] - 1)
 
     def ensure_capacity(self, num_new: int) -> None:
-        """Enlarge KV cache and `tokens` if they do not hold `num_new` positions after the longest row."""
+        """Enlarge KV cache and `tokens` if they do not hold `num_new` positions after the longest row.
+
+        The KV cache also sets how many slots attention reads. `tokens` grows by whole key blocks, so rarely.
+        """
         self.cache.ensure_capacity(self.max_seq_len + num_new)
         if (num_missing := self.max_seq_len + num_new - self.tokens.shape[1]) > 0:
             padding = self.tokens.new_zeros(len(self), round_up_to_blocks(num_missing), *self.tokens.shape[2:])
@@ -77,9 +80,9 @@ class BatchState(BatchedState):
         """Commit the first `counts[b]` of the given tokens to every batch row b.
 
         Args:
-            tokens (Tensor): `[B, D, …]`.
-            counts (Tensor): `[B]`, at most D.
+            tokens (Tensor): `[B, T, …]`, T candidate tokens per row; those from `counts[b]` on are not read.
+            counts (Tensor): `[B]`, at most T.
         """
-        # all D are written, so that no shape depends on `counts`; the next commit overwrites those that do not count
+        # all T are written, so that no shape depends on `counts`; the next commit overwrites those that do not count
         batch_scatter_(self.tokens, next_positions(self.num_tokens, tokens.shape[1]), tokens)
         self.num_generated = self.num_generated + counts

@@ -31,9 +31,10 @@ def draft_probs(draft: Draft, p: Tensor) -> Tensor:
 
     Args:
         draft (Draft): chain of N nodes.
-        p (Tensor): `[B, N+1, V]` target probabilities, whose shape and type q gets.
+        p (Tensor): `[B, N+1, V]` target probabilities, whose data type a one-hot q gets.
     """
-    return one_hot(draft.tokens, p[:, 1:]) if draft.q is None else draft.q[:, : draft.size].exp()
+    # `draft.q` is stored by parent: entry i of a chain is what node i was drawn from, and the last one is not used.
+    return one_hot(draft.tokens, like=p[:, 1:]) if draft.q is None else draft.q[:, : draft.size].exp()
 
 
 def accept_and_sample(draft: Draft, num_accepted: Tensor, probs: Tensor, noise: Noise) -> VerificationResult:
@@ -50,7 +51,7 @@ def accept_and_emit(draft: Draft, num_accepted: Tensor, bonus: Tensor) -> Verifi
 
 
 def select_index(values: Tensor, index: Tensor) -> Tensor:
-    """Return `values[b, index[b]]` for every batch row b, `[B, V]`, of values `[B, C, V]` and index `[B]`."""
+    """Return `values[b, index[b]]` of every batch row b, `[B, V]`; `values` is `[B, T, V]`, `index` `[B]`."""
     return values[torch.arange(len(values), device=values.device), index]
 
 
@@ -74,9 +75,9 @@ class SpeculativeSampling:
     def verify(
         self, draft: Draft, distribution: TokenDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        """Accept drafted tokens up to the first rejection, then sample a token from the residual distribution.
+        """Accept drafted tokens up to the first rejection, then sample one more token.
 
-        If every token is accepted, the last one is sampled from p.
+        It is sampled from the residual distribution after a rejection, and from p if every drafted token is accepted.
 
         Args:
             draft (Draft): chain of N nodes.
@@ -85,10 +86,10 @@ class SpeculativeSampling:
             num_generated (Tensor): `[B]` tokens that every batch row has generated before the draft, unused.
         """
         p = verification_probs(self.rule, distribution)  # [B, N+1, V]
-        if draft.size == 0:
+        if draft.size == 0:  # nothing to test: accept 0 nodes, sample after the root
             return accept_and_sample(draft, torch.zeros(len(p), dtype=torch.long, device=p.device), p[:, 0], noise)
 
-        # accept token x_i while u_i < f(x_i)
+        # accept token x_i while the uniform u_i < f(x_i), the rule's acceptance probability
         q, depth = draft_probs(draft, p), draft.depth[:, 1:] - 1
         target = self.rule.target_probs(p[:, :-1], q)  # [B, N, V], p of every drafted token unless the rule mixes in q
         f = acceptance_probability(
@@ -104,7 +105,7 @@ class SpeculativeSampling:
             self.exact_only_tokens,
             select_index(target, rejected_node),
             select_index(q, rejected_node),
-            rejected_node[:, None],
+            depth=rejected_node[:, None],
         )
         # A chain also ends before an invalid node, where nothing was rejected.
         is_rejected = (num_accepted < draft.size) & draft.valid.gather(1, rejected_node[:, None])[:, 0]
@@ -134,21 +135,22 @@ class BlockVerification:
             noise (Noise): random numbers of the batch rows.
             num_generated (Tensor): `[B]` tokens that every batch row has generated before the draft, unused.
         """
-        p = verification_probs(RatioRule(), distribution)  # [B, N+1, V]
-        if draft.size == 0:
+        p = verification_probs(RatioRule(), distribution)  # [B, N+1, V], one-hot in greedy rows
+        if draft.size == 0:  # nothing to test: accept 0 nodes, sample after the root
             return accept_and_sample(draft, torch.zeros(len(p), dtype=torch.long, device=p.device), p[:, 0], noise)
         q = draft_probs(draft, p)
         num_nodes = draft.valid.cumprod(1).sum(1)  # [B], batch rows may have shorter drafts
-        weight = block_weights(p, q, draft)  # [B, N + 1], π_0 … π_N
+        # [B, N + 1], π_0 … π_N: the acceptance ratio of the prefix of i tokens, π_i = min(1, π_(i-1) p(x_i) / q(x_i))
+        weight = block_weights(p, q, draft)
 
-        # h_i, the probability that the prefix of i nodes passes: M_i / (M_i + 1 - π_i) with the residual's mass M_i
-        # after node i; π_N for the whole draft; 0 beyond it
+        # h_i, the probability that the prefix of i nodes passes: M_i / (M_i + 1 - π_i), where M_i is the mass of the
+        # residual max(π_i p - q, 0) after node i; π_i for the whole draft; 0 beyond it
         residual = (weight[:, :-1, None] * p[:, :-1] - q).clamp(min=0)  # [B, N, V]
         residual_mass = residual.sum(-1)  # [B, N]
         denominator = residual_mass + 1 - weight[:, :-1]
-        tiny = torch.finfo(p.dtype).tiny
+        tiny = torch.finfo(p.dtype).tiny  # avoids divisions by 0, whose results are discarded
         h = torch.where(denominator > 0, residual_mass / denominator.clamp(min=tiny), 1.0)
-        h = torch.nn.functional.pad(h, (0, 1))  # [B, N + 1]
+        h = torch.nn.functional.pad(h, (0, 1))  # [B, N + 1]; the next lines set the entries from the draft's end on
         prefix_len = torch.arange(draft.size + 1, device=p.device)
         h = torch.where(prefix_len == num_nodes[:, None], weight, torch.where(prefix_len < num_nodes[:, None], h, 0))
         num_accepted = last_true_index(noise.fresh_uniforms(draft.size + 1) <= h)

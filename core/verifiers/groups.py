@@ -25,7 +25,10 @@ from polydraft.core.verifiers.rules import TokenMatchRule, gather_last, normalis
 
 
 def group_contains(members: Tensor, group: Tensor, ids: Tensor) -> Tensor:
-    """Return `[...]` bool: which `ids` `[...]` are in the groups that `group` `[...]` seed; see `members` `[V, m]`."""
+    """Return `[...]` bool: which `ids` `[...]` are in the groups that the ids `group` `[...]` seed.
+
+    `members` `[V, m]` are the ids of the group that each id seeds, padded with -1.
+    """
     return (members[group] == ids[..., None]).any(-1)
 
 
@@ -37,15 +40,16 @@ def shared_group_mass(members: Tensor, probs: Tensor, group: Tensor) -> Tensor:
     Args:
         members (Tensor): `[V, m]` ids of the group that each id seeds, padded with -1.
         probs (Tensor): `[..., V]` probabilities.
-        group (Tensor): `[..., K]` ids that seed groups.
+        group (Tensor): `[..., K]` ids that seed the K groups of interest.
 
     Returns:
         Tensor: `[..., K, m]` masses in the order of `members[group]`, 0 for padding.
     """
     member_ids = members[group]  # [..., K, m]
-    mass_per_group = probs / (members >= 0).sum(-1)  # [..., V]; as many groups contain a token as its group has members
+    # [..., V]; similarity is symmetric, so as many groups contain a token as the group that it seeds has members
+    mass_per_group = probs / (members >= 0).sum(-1)
     mass = mass_per_group.gather(-1, member_ids.clamp(min=0).flatten(-2)).unflatten(-1, member_ids.shape[-2:])
-    return mass * (member_ids >= 0)
+    return mass * (member_ids >= 0)  # padding has gathered id 0, and gets 0
 
 
 def pick_group(members: Tensor, ids: Tensor, uniforms: Tensor) -> Tensor:
@@ -60,6 +64,7 @@ def pick_group(members: Tensor, ids: Tensor, uniforms: Tensor) -> Tensor:
         Tensor: `[...]` ids that seed the groups drawn.
     """
     containing_groups = members[ids]  # similarity is symmetric, so these are also the seeds of groups that contain it
+    # index floor(u n) of the n groups, which come before the padding
     return gather_last(containing_groups, (uniforms * (containing_groups >= 0).sum(-1)).long())
 
 
@@ -72,7 +77,16 @@ class SharedGroupMatch(TokenMatchRule):
     num_draws = 1
 
     def draw_extra(self, distribution: TokenDistribution, uniforms: Tensor, target_ids: Tensor) -> Tensor:
-        """Draw a group, `[B, C]` seeds, that contains the target's token `[B, C]`, with uniforms `[B, C]`."""
+        """Draw one of the groups that contain the target's token, at each of the T tree indices of a draft.
+
+        Args:
+            distribution (TokenDistribution): not read.
+            uniforms (Tensor): `[B, T]` uniforms to draw with.
+            target_ids (Tensor): `[B, T]` tokens that the target sampled.
+
+        Returns:
+            Tensor: `[B, T]` ids that seed the groups drawn.
+        """
         return pick_group(self.members, target_ids, uniforms)
 
     def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
@@ -102,12 +116,13 @@ class GroupSpeculativeSampling:
         """
         p = distribution.probs  # [B, N+1, V]
         num_accepted = torch.zeros(len(p), dtype=torch.long, device=p.device)
-        is_rejected, correction = num_accepted.bool(), num_accepted
+        is_rejected, correction = num_accepted.bool(), num_accepted  # False, and a placeholder that is not used
         if draft.size:
             q = draft_probs(draft, p) * (p[:, :-1] > 0)  # tokens that the target never emits count for no group
             is_accepted, _ = self.verify_groups(p[:, :-1], q, draft.tokens, noise)
             num_accepted = (draft.valid & is_accepted).cumprod(1).sum(1)
-            rejected_node = num_accepted.clamp(max=draft.size - 1)
+            rejected_node = num_accepted.clamp(max=draft.size - 1)  # not used where all were accepted
+            # a chain also ends before an invalid node, where nothing was rejected
             is_rejected = (num_accepted < draft.size) & draft.valid.gather(1, rejected_node[:, None])[:, 0]
             is_rejected = is_rejected & ~noise.greedy  # greedy rows emit the argmax of p after a rejection too
             correction, _ = self.sample_correction(
@@ -129,17 +144,19 @@ class GroupSpeculativeSampling:
             Tensor: `[B, N]` bool, tokens that are accepted.
             Tensor: `[B, N]` ids that seed the groups drawn; in greedy rows the argmax of p.
         """
-        is_possible = gather_last(p, draft_ids) > 0
-        argmax = p.argmax(-1)
+        is_possible = gather_last(p, draft_ids) > 0  # the grammar may forbid a drafted token, though not its group
+        argmax = p.argmax(-1)  # [B, N]; greedy rows accept the tokens of the group that it seeds
         group = pick_group(self.members, draft_ids, noise.fresh_uniforms(draft_ids.shape[1]))
         mass_p, mass_q = (shared_group_mass(self.members, probs, group[..., None]).sum((-1, -2)) for probs in (p, q))
-        is_accepted = noise.fresh_uniforms(draft_ids.shape[1]) * mass_q < mass_p
+        is_accepted = noise.fresh_uniforms(draft_ids.shape[1]) * mass_q < mass_p  # u < P(G)/Q(G)
         greedy = noise.greedy[:, None]
         is_accepted = torch.where(greedy, group_contains(self.members, argmax, draft_ids), is_accepted)
         return is_possible & is_accepted, torch.where(greedy, argmax, group)
 
     def sample_correction(self, p: Tensor, q: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Sample a group from norm([P - Q]_+), then one of its tokens in proportion to the mass it contributes.
+        """Sample a group, then one of its tokens in proportion to the probability mass that it contributes.
+
+        Groups have probabilities proportional to max(P - Q, 0), where P and Q are their masses under p and q.
 
         Args:
             p (Tensor): `[B, V]` target probabilities at the rejected token.
@@ -156,5 +173,6 @@ class GroupSpeculativeSampling:
         group = sample_with_gumbel(residual, noise.fresh_gumbel(1)[:, 0], noise.greedy)
         member_ids = self.members[group]  # [B, m]
         member_mass = shared_group_mass(self.members, p, group[:, None])[:, 0]  # [B, m]
+        # a Gumbel number per member, the first m of V
         member = sample_with_gumbel(member_mass, noise.fresh_gumbel(1)[:, 0, : member_ids.shape[1]], noise.greedy)
         return gather_last(member_ids, member), group

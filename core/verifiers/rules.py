@@ -30,12 +30,14 @@ def gather_last(values: Tensor, index: Tensor) -> Tensor:
 
 def acceptance_ratio(p: Tensor, q: Tensor) -> Tensor:
     """Return min(1, p/q) elementwise, of target and draft probabilities of any shape; 1 where q is 0."""
+    # `clamp(min=…)` only avoids divisions by 0, whose results `where` discards
     return torch.where(q > 0, p / q.clamp(min=torch.finfo(q.dtype).tiny), 1.0).clamp(max=1)
 
 
 def normalise_or(mass: Tensor, fallback: Tensor) -> Tensor:
     """Return `mass` `[..., V]` divided by its sum over V; `fallback` `[..., V]` where that sum is 0."""
     total = mass.sum(-1, keepdim=True)
+    # `clamp` only avoids divisions by 0, whose results `where` discards
     return torch.where(total > 0, mass / total.clamp(min=torch.finfo(mass.dtype).tiny), fallback)
 
 
@@ -50,33 +52,41 @@ class RatioRule:
     Leviathan et al. 2023, arXiv 2211.17192, section 2.3.
     """
 
-    exact = True
+    exact = True  # the output has the target's distribution
 
     def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
-        """Return the probability f(x), `[...]`, that each drafted token is accepted; values above 1 count as 1.
+        """Return the probability f(x), `[...]`, that each drafted token x is accepted; values above 1 count as 1.
 
         Args:
             p (Tensor): `[..., V]` target probabilities.
             q (Tensor): `[..., V]` draft probabilities.
             draft_ids (Tensor): `[...]` drafted tokens x.
-            depth (Tensor): `[...]` index of each drafted token in its draft, from 0.
+            depth (Tensor): `[...]` index of each drafted token in its draft, from 0; only some rules read it.
         """
         return acceptance_ratio(gather_last(p, draft_ids), gather_last(q, draft_ids))
 
     def acceptance_probs(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        """Return the f, `[..., V]`, that the residual norm([p - q f]_+) after a rejection is computed with.
+        """Return f(v) of every id v, `[..., V]`, for the residual after a rejection, max(p - q f, 0) normalised.
 
-        p and q are target and draft probabilities `[..., V]`; `depth` `[...]` is the index in the draft. A rule whose f
-        is nowhere below min(1, p/q) has the residual of speculative sampling, so it need not override this method.
+        p and q are target and draft probabilities `[..., V]`; `depth` `[...]` is the index in the draft, from 0. If
+        1 >= f >= min(1, p/q), then max(p - q f, 0) = max(p - q, 0): rules that accept at least as often as speculative
+        sampling have its residual, and need not override this method.
         """
         return acceptance_ratio(p, q)
 
     def greedy_acceptance_prob(self, p: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
-        """Return f `[...]` of `draft_ids` `[...]` in greedy rows, with p at temperature 1 and a one-hot q."""
+        """Return the acceptance probabilities `[...]` of `draft_ids` `[...]` in greedy batch rows.
+
+        p `[..., V]` is the target's distribution at temperature 1, and q is one-hot, because greedy drafts are not
+        sampled. `depth` `[...]` is the index of each drafted token in its draft, from 0.
+        """
         return self.acceptance_prob(p, one_hot(draft_ids, p), draft_ids, depth)
 
     def target_probs(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return the distribution `[..., V]` that the rule samples from; target p and draft q are `[..., V]`."""
+        """Return the distribution `[..., V]` that the rule is to sample from, p itself unless a rule mixes in q.
+
+        p and q are the target's and the drafter's probabilities `[..., V]`.
+        """
         return p
 
 
@@ -87,12 +97,12 @@ BELOW_ONE = 1 - 1e-12  # largest factor that keeps a product below the other fac
 def sample_inverse_cdf(p: Tensor, uniforms: Tensor) -> Tensor:
     """Sample ids by inverse transform sampling: the first id whose cumulative probability exceeds a uniform.
 
-    First the block of `BLOCK` ids is searched, then the id in the block, because a cumulative sum over a whole
-    vocabulary is slow.
+    The vocabulary is divided into blocks of `BLOCK` ids. First the block that holds the id is searched, then the id in
+    it, because a cumulative sum over a whole vocabulary is slow.
 
     Args:
         p (Tensor): `[..., V]` probabilities, which need not be normalised.
-        uniforms (Tensor): `[...]` uniforms in 0..1, as shares of the sum of p.
+        uniforms (Tensor): `[...]` uniforms between 0 and 1; each is multiplied by the sum of p.
 
     Returns:
         Tensor: `[...]` ids.
@@ -100,13 +110,14 @@ def sample_inverse_cdf(p: Tensor, uniforms: Tensor) -> Tensor:
     blocks = torch.nn.functional.pad(p, (0, -p.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))  # [..., V / BLOCK, BLOCK]
     block_cdf = blocks.sum(-1).double().cumsum(-1)  # [..., V / BLOCK]
     threshold = (uniforms.clamp(max=BELOW_ONE) * block_cdf[..., -1])[..., None]  # [..., 1]
-    block = torch.searchsorted(block_cdf, threshold, right=True).clamp(max=block_cdf.shape[-1] - 1)  # if p is all 0
+    # no block exceeds the threshold if p is all 0; then the last one is taken
+    block = torch.searchsorted(block_cdf, threshold, right=True).clamp(max=block_cdf.shape[-1] - 1)  # [..., 1]
     mass_before_block = torch.nn.functional.pad(block_cdf, (1, 0)).gather(-1, block)
     cdf_in_block = blocks.gather(-2, block[..., None].expand(*block.shape, BLOCK))[..., 0, :].double().cumsum(-1)
     # The two cumulative sums round differently, so the threshold is kept below the total of the block.
     threshold_in_block = torch.minimum(threshold - mass_before_block, cdf_in_block[..., -1:] * BELOW_ONE)
     index_in_block = torch.searchsorted(cdf_in_block, threshold_in_block, right=True)
-    return (block * BLOCK + index_in_block)[..., 0].clamp(max=p.shape[-1] - 1)
+    return (block * BLOCK + index_in_block)[..., 0].clamp(max=p.shape[-1] - 1)  # the last block is padded
 
 
 class FullVocabRatioRule(RatioRule):
@@ -115,7 +126,10 @@ class FullVocabRatioRule(RatioRule):
     exact = False
 
     def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
-        """Return the probability `[...]` that each of `draft_ids` `[...]` is accepted; p and q are `[..., V]`."""
+        """Return the probability `[...]` that each of `draft_ids` `[...]` is accepted, from f of all ids.
+
+        p and q are target and draft probabilities `[..., V]`; `depth` `[...]` is the index in the draft, from 0.
+        """
         return gather_last(self.acceptance_probs(p, q, depth), draft_ids)
 
 
@@ -128,12 +142,12 @@ class TokenMatchRule:
         """Draw an additional token from the target's distribution at every tree index.
 
         Args:
-            distribution (TokenDistribution): the target's, at C tree indices.
-            uniforms (Tensor): `[B, C]` uniforms to draw with.
-            target_ids (Tensor): `[B, C]` tokens that the target sampled; greedy rows draw these again.
+            distribution (TokenDistribution): the target's, at the T tree indices of a draft.
+            uniforms (Tensor): `[B, T]` uniforms to draw with.
+            target_ids (Tensor): `[B, T]` tokens that the target sampled; greedy rows draw these again.
 
         Returns:
-            Tensor: `[B, C]` ids.
+            Tensor: `[B, T]` ids.
         """
         return torch.where(distribution.greedy[:, None], target_ids, sample_inverse_cdf(distribution.probs, uniforms))
 
@@ -153,7 +167,7 @@ class TokenMatchRule:
 class Lenience(RatioRule):
     """Ratio test min(1, p / (l q)), 0 < l <= 1 (Leviathan et al. 2023, appendix A.5)."""
 
-    lenience: float = 0.5
+    lenience: float = 0.5  # l; smaller values accept more
 
     exact = False
 
@@ -166,12 +180,15 @@ class Lenience(RatioRule):
 class Ensemble(RatioRule):
     """Exact sampling of w p + (1 - w) q where p is not 0 (Fu et al. 2025, Speculative Ensemble)."""
 
-    weight: float = 0.8
+    weight: float = 0.8  # w
 
     exact = False
 
     def target_probs(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return norm(w p + (1 - w) q), `[..., V]`, over the ids that the target allows; p and q are `[..., V]`."""
+        """Return w p + (1 - w) q, `[..., V]`, normalised over the ids that the target allows; w is `weight`.
+
+        p and q are target and draft probabilities `[..., V]`.
+        """
         return normalise_or((self.weight * p + (1 - self.weight) * q) * (p > 0), p)
 
 
@@ -179,7 +196,7 @@ class Ensemble(RatioRule):
 class SSDRule(RatioRule):
     """Ratio test min(1, p/q + beta) (SSD, for speech)."""
 
-    beta: float = 0.4
+    beta: float = 0.4  # added to every acceptance probability
 
     exact = False
 
@@ -192,33 +209,40 @@ class SSDRule(RatioRule):
 class CoolSD(RatioRule):
     """Ratio test min(1, w_i p/q), w_i = max(1, delta e^(-nu i)): loose early in a draft, tight late (Cool-SD)."""
 
-    delta: float = 1.5
-    nu: float = 0.7
+    delta: float = 1.5  # w_0, the weight of the first drafted token
+    nu: float = 0.7  # decay rate of the weight per token
 
     exact = False
 
     def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
-        """Return w_i p(x) / q(x), `[...]`, of `draft_ids` `[...]` with i = `depth` `[...]`; p and q are `[..., V]`."""
+        """Return w_i p(x) / q(x), `[...]`, of each x in `draft_ids` `[...]`, with w_i = max(1, delta e^(-nu i)).
+
+        i is `depth` `[...]`, the index of x in its draft, from 0; p and q are target and draft probabilities
+        `[..., V]`. Values above 1 count as 1.
+        """
         weight = (self.delta * torch.exp(-self.nu * depth)).clamp(min=1)
         return weight * gather_last(p, draft_ids) / gather_last(q, draft_ids)
 
 
 @dataclass(frozen=True)
 class Typical(FullVocabRatioRule, TokenMatchRule):
-    """Typical acceptance: p(x) > min(epsilon, delta e^(-H(p))).
+    """Typical acceptance: p(x) > min(epsilon, delta e^(-H(p))), where H(p) is the entropy of p.
 
     Cai et al. 2024, Medusa, arXiv 2401.10774, section 2.3.1.
     """
 
-    epsilon: float = 0.09
-    delta: float = 0.3
+    epsilon: float = 0.09  # largest threshold
+    delta: float = 0.3  # factor of the threshold that depends on the entropy
 
     def acceptance_probs(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        """Return 1 for ids whose probability is above the threshold, else 0, `[..., V]`; p is `[..., V]`."""
+        """Return 1 for ids whose probability in p `[..., V]` is above the threshold, else 0, `[..., V]`."""
         return (p > self.threshold(p)).to(p.dtype)
 
     def threshold(self, p: Tensor) -> Tensor:
-        """Return min(epsilon, delta e^(-H(p))), `[..., 1]`, that accepted probabilities exceed; p is `[..., V]`."""
+        """Return the threshold min(epsilon, delta e^(-H(p))), `[..., 1]`; ids that are likelier are accepted.
+
+        p is `[..., V]`, and H(p) its entropy.
+        """
         entropy = torch.special.entr(p).sum(-1, keepdim=True)
         return (self.delta * torch.exp(-entropy)).clamp(max=self.epsilon)
 
@@ -240,7 +264,7 @@ class TopK(FullVocabRatioRule, TokenMatchRule):
 
     def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
         """Return `[...]` bool: `draft_ids` `[...]` among the k likeliest of p `[..., V]`, whatever was sampled."""
-        accepted_ids = self.acceptance_probs(p, p, target_ids)  # reads neither q nor depth
+        accepted_ids = self.acceptance_probs(p, q=p, depth=target_ids)  # reads neither q nor depth
         return gather_last(accepted_ids, draft_ids) > 0
 
 
@@ -262,13 +286,13 @@ class MultiDrawMatch(TokenMatchRule):
 
 @dataclass(frozen=True)
 class Lantern(RatioRule, TokenMatchRule):
-    """LANTERN: min(1, p~/q), where p~ adds the mass of codebook neighbours, nearest first, up to a bound.
+    """LANTERN: min(1, p~/q), where p~(x) is p(x) plus the p of its codebook neighbours, nearest first, up to a bound.
 
     Jang et al. 2024, LANTERN, arXiv 2410.03355, section 3.2.
     """
 
     neighbours: Tensor = field(repr=False)  # [V, k] int64, nearest first, -1 for none; exact-only tokens have none
-    delta: float = 0.1  # bound of the total variation that it may cost
+    delta: float = 0.1  # bound of the mass that neighbours add, and so of the total variation distance that it costs
 
     exact = False
 
@@ -277,7 +301,7 @@ class Lantern(RatioRule, TokenMatchRule):
         return torch.full_like(gather_last(p, draft_ids), self.delta)
 
     def neighbours_in_bound(self, p: Tensor, draft_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the codebook neighbours whose mass is added to that of each drafted token.
+        """Return the codebook neighbours of each drafted token, and which of them add their probability to its own.
 
         Args:
             p (Tensor): `[..., V]` target probabilities.
@@ -290,22 +314,28 @@ class Lantern(RatioRule, TokenMatchRule):
         """
         neighbour_ids = self.neighbours[draft_ids]
         is_neighbour = neighbour_ids >= 0  # False for padding
-        mass = p.gather(-1, neighbour_ids.clamp(min=0)) * is_neighbour
+        mass = p.gather(-1, neighbour_ids.clamp(min=0)) * is_neighbour  # clamped padding gathers id 0, times False
         in_bound = (mass.cumsum(-1) <= self.bound(p, draft_ids)[..., None]) & is_neighbour
         return neighbour_ids, in_bound, (mass * in_bound).sum(-1)
 
     def acceptance_prob(self, p: Tensor, q: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
-        """Return p~(x) / q(x), `[...]`, of `draft_ids` `[...]`; p and q are `[..., V]`."""
+        """Return p~(x) / q(x), `[...]`, of each x in `draft_ids` `[...]`; p~(x) includes the neighbours' mass.
+
+        p and q are target and draft probabilities `[..., V]`. Values above 1 count as 1.
+        """
         _, _, neighbour_mass = self.neighbours_in_bound(p, draft_ids)
         return (gather_last(p, draft_ids) + neighbour_mass) / gather_last(q, draft_ids)
 
     def greedy_acceptance_prob(self, p: Tensor, draft_ids: Tensor, depth: Tensor) -> Tensor:
-        """Return 1 where the drafted token x is the argmax of p with p~(x) in place of p(x), else 0, `[...]`."""
+        """Return 1 where p(x) plus the mass of x's neighbours reaches the largest p, else 0, `[...]`.
+
+        x are the drafted tokens `draft_ids` `[...]`, and p `[..., V]` the target's distribution at temperature 1.
+        """
         _, _, neighbour_mass = self.neighbours_in_bound(p, draft_ids)
         return (gather_last(p, draft_ids) + neighbour_mass >= p.amax(-1)).to(p.dtype)
 
     def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
-        """Return `[...]` bool: the target's token is a neighbour of the drafted token, within the bound of mass."""
+        """Return `[...]` bool: the target's token is one of the drafted token's neighbours within the bound of mass."""
         neighbour_ids, in_bound, _ = self.neighbours_in_bound(p, draft_ids)
         return (in_bound & (neighbour_ids == target_ids[..., None])).any(-1)
 
@@ -314,16 +344,16 @@ class Lantern(RatioRule, TokenMatchRule):
 class LanternPlus(Lantern):
     """LANTERN++: the bound is (lam - 1) p(x), so unlikely tokens borrow little (Park et al. 2025, arXiv 2502.06352)."""
 
-    lam: float = 5.0
+    lam: float = 5.0  # p~(x) is at most lam p(x)
 
     def bound(self, p: Tensor, draft_ids: Tensor) -> Tensor:
-        """Return (lam - 1) p(x), `[...]`, the largest mass that neighbours may add to `draft_ids` `[...]`."""
+        """Return (lam - 1) p(x), `[...]`, the largest mass that neighbours may add to each x in `draft_ids` `[...]`."""
         return (self.lam - 1) * gather_last(p, draft_ids)
 
 
 @dataclass(frozen=True)
 class GroupedRule(FullVocabRatioRule, TokenMatchRule):
-    """Grouped speculative decoding (GSD): min(1, sum_C p / sum_C q), where C are the ids near x in the ranking of p.
+    """Grouped speculative decoding (GSD): min(1, P/Q), the masses of p and q in the group of ids ranked near x by p.
 
     So et al. 2025, Grouped Speculative Decoding, arXiv 2508.07747.
     """
@@ -335,16 +365,20 @@ class GroupedRule(FullVocabRatioRule, TokenMatchRule):
 
     def rank_shifts(self, p: Tensor) -> range:
         """Return the rank differences between x and the ids of its group, in the ranking of p `[..., V]`; 0 is x."""
-        half = min(self.size // 2, p.shape[-1] - 1)
+        half = min(self.size // 2, p.shape[-1] - 1)  # of the group's `size` ranks; no ids differ by V ranks or more
         return range(-half, half + 1)
 
     def acceptance_probs(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        """Return min(1, P/Q), `[..., V]`, for the masses P of p and Q of q `[..., V]` in the group around every id."""
+        """Return min(1, P/Q) of every id, `[..., V]`: P and Q are the masses of p and q `[..., V]` in its group.
+
+        The group of an id are the ids near it in the ranking of p. Its mass is summed over rank differences (`shift`).
+        """
         ids_by_rank = p.argsort(dim=-1, descending=True, stable=True)
         ranked_p, ranked_q = p.gather(-1, ids_by_rank), q.gather(-1, ids_by_rank)
         mass_p, mass_q = torch.zeros_like(p), torch.zeros_like(p)  # by rank of the id that the group is centred on
         for shift in self.rank_shifts(p):
             is_member = self.is_member(ranked_p, ids_by_rank, shift)
+            # rolled by -shift, entry r is the id of rank r + shift
             mass_p += torch.where(is_member, ranked_p.roll(-shift, -1), 0)
             mass_q += torch.where(is_member, ranked_q.roll(-shift, -1), 0)
         return torch.zeros_like(p).scatter_(-1, ids_by_rank, acceptance_ratio(mass_p, mass_q))  # by id again
@@ -358,20 +392,23 @@ class GroupedRule(FullVocabRatioRule, TokenMatchRule):
             shift (int): difference of ranks; at 0 every id belongs to its own group.
         """
         ranks = torch.arange(ranked_p.shape[-1], device=ranked_p.device) + shift
-        is_candidate = (ranks >= 0) & (ranks < ranked_p.shape[-1])
+        is_candidate = (ranks >= 0) & (ranks < ranked_p.shape[-1])  # `roll` wraps around at both ends
         is_candidate = is_candidate & ((ranked_p - ranked_p.roll(-shift, -1)).abs() < self.delta)
-        if shift == 0:
+        if shift == 0:  # the id itself, whatever the limits of probability and distance
             return torch.ones_like(is_candidate)
         return is_candidate & self.is_near(ids_by_rank, ids_by_rank.roll(-shift, -1))
 
     def is_near(self, first_ids: Tensor, second_ids: Tensor) -> Tensor:
         """Return `[...]` bool: pairs of ids whose codebook embeddings are nearer than `distance` (L2)."""
-        if self.codes is None or self.distance == math.inf:
+        if self.codes is None or self.distance == math.inf:  # distances do not matter
             return torch.ones_like(first_ids, dtype=torch.bool)
         return (self.codes[first_ids] - self.codes[second_ids]).norm(dim=-1) < self.distance
 
     def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
-        """Return `[...]` bool: the target's token is in the group around the drafted token."""
+        """Return `[...]` bool: the target's token is in the group of ids near the drafted token in the ranking of p.
+
+        p `[..., V]` are target probabilities, `target_ids` and `draft_ids` token ids `[...]`; `draws` are not read.
+        """
         rank = p.argsort(dim=-1, descending=True, stable=True).argsort(-1)  # [..., V] rank of every id in p
         is_near_in_rank = (gather_last(rank, target_ids) - gather_last(rank, draft_ids)).abs() <= self.size // 2
         is_near_in_prob = (gather_last(p, target_ids) - gather_last(p, draft_ids)).abs() < self.delta
@@ -379,9 +416,10 @@ class GroupedRule(FullVocabRatioRule, TokenMatchRule):
 
 
 def verification_probs(rule: RatioRule, distribution: TokenDistribution) -> Tensor:
-    """Return the target probabilities p `[B, C, V]` that `rule` tests drafts against.
+    """Return the target probabilities p `[B, T, V]`, at T tree indices, that `rule` tests drafts against.
 
-    For greedy rows they are one-hot if the rule is exact, else p at temperature 1.
+    For greedy rows an exact rule needs the distribution that they sample from, which is one-hot. Lossy rules need to
+    know how likely other ids are, so they get p at temperature 1.
     """
     p = distribution.probs
     return torch.where(distribution.greedy[:, None, None], one_hot(p.argmax(-1), p), p) if rule.exact else p
@@ -408,12 +446,14 @@ def acceptance_probability(
     if not rule.exact:
         f = torch.where(greedy, rule.greedy_acceptance_prob(p, draft_ids, depth), f)
         exact_f = torch.where(greedy, (p.argmax(-1) == draft_ids).to(p.dtype), exact_f)
-    f = f * (gather_last(p, draft_ids) > 0)
+    f = f * (gather_last(p, draft_ids) > 0)  # lossy rules may give f > 0 where p is 0
     return f if exact_only is None else torch.where(exact_only[draft_ids], exact_f, f)
 
 
 def residual_distribution(rule: RatioRule, exact_only: Tensor | None, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-    """Return norm([p - q f]_+), `[..., V]`, that a token is sampled from after a rejection; p where it is all 0.
+    """Return max(p - q f, 0), normalised, `[..., V]`: after a rejection a token is sampled from it.
+
+    f is the acceptance probability of every id. Where p - q f is positive nowhere, the result is p.
 
     Args:
         rule (RatioRule): rule that gives f for all ids but exact-only ones.

@@ -130,18 +130,20 @@ class SharedNoiseVerifier:
             Tensor: `[B, N]` bool, nodes that are accepted if their parent is.
         """
         assert self.match_rule is not None
-        # For every node: distribution, target's token and additional draws at its parent.
+        # For every node: distribution, target's token and additional draws at its parent, where the node was drafted.
         parent = draft.parents + 1  # [B, N] tree index
         p, target_ids = batch_gather(distribution.probs, parent), batch_gather(target_tokens, parent)
         node_draws = [draw.gather(1, parent) for draw in draws]
-        extra = torch.stack(node_draws, -1) if draws else target_ids[..., None][..., :0]  # [B, N, num_draws]
+        # [B, N, num_draws]; `stack` of no tensors is an error, so an empty tensor is made from another
+        extra = torch.stack(node_draws, -1) if draws else target_ids[..., None][..., :0]
         matches = tokens_match(self.match_rule, self.exact_only_tokens, p, target_ids, draft.tokens, extra)
         matches = draft.valid & matches
 
-        # The target's token itself scores above all probabilities, other nodes than matches below all.
+        # Score siblings by probability; the target's token scores above all probabilities (2), nodes that do not match
+        # below all (-1).
         score = gather_last(p, draft.tokens) + 2.0 * (draft.tokens == target_ids)
         score = torch.where(matches, score, -1.0)
-        # [B, N, N]: node j is preferred to its sibling i; the earlier one of equal scores
+        # entries (i, j) of [B, N, N]: is node j preferred to its sibling i? Of equal scores the earlier node is.
         is_sibling = parent[:, :, None] == parent[:, None, :]
         is_earlier = torch.ones(draft.size, draft.size, dtype=torch.bool, device=score.device).tril(-1)
         is_earlier_tie = (score[:, None, :] == score[:, :, None]) & is_earlier
@@ -178,11 +180,11 @@ def accept_matching_path(draft: Draft, target_tokens: Tensor, matches: Tensor) -
         matches (Tensor): `[B, N]` bool, nodes that are accepted if their parent is.
     """
     matches = torch.nn.functional.pad(matches, (1, 0), value=True)  # the root is committed
-    is_accepted = ~(draft.ancestor_mask & ~matches[:, None, :]).any(-1)  # [B, N+1], all ancestors match
-    deepest_accepted = torch.where(is_accepted, draft.depth, -1).argmax(1)
+    is_accepted = ~(draft.ancestor_mask & ~matches[:, None, :]).any(-1)  # [B, N+1], node and all ancestors match
+    deepest_accepted = torch.where(is_accepted, draft.depth, -1).argmax(1)  # [B] tree index, at least the root
     return accept_to_node(deepest_accepted, draft, target_tokens)
 
 
 def gather_by_depth(values: Tensor, draft: Draft) -> Tensor:
     """Expand `values` `[B, D+1, …]`, one entry per depth 0 … D, to the tree indices of `draft`, `[B, N+1, …]`."""
-    return values if draft.is_chain else batch_gather(values, draft.depth)
+    return values if draft.is_chain else batch_gather(values, draft.depth)  # in a chain the index is the depth

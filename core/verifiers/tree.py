@@ -45,7 +45,9 @@ class RecursiveRejection:
     def verify(
         self, draft: Draft, distribution: TokenDistribution, noise: Noise, num_generated: Tensor
     ) -> VerificationResult:
-        """Descend from the root: test the children of the last accepted node one after another, then sample the rest.
+        """Descend from the root: test the children of the last accepted node until one is accepted, and go on there.
+
+        Where none is, or there are none, a bonus token is sampled from what the rejections have left of p.
 
         Args:
             draft (Draft): tree of N nodes, siblings in the order they were drawn.
@@ -63,6 +65,7 @@ class RecursiveRejection:
         residual, current_q = p[:, 0], None if q is None else q[:, 0]
         for node in range(draft.size):
             draft_ids = draft.tokens[:, node]
+            # batch rows where this node is a child of the last accepted one; the others ignore it
             is_tested = draft.valid[:, node] & (draft.parents[:, node] + 1 == current)
             node_q = one_hot(draft_ids, residual) if current_q is None else current_q
             depth = draft.depth[:, node + 1] - 1

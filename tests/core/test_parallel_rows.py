@@ -14,7 +14,7 @@ from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.jacobi.parallel_rows import ParallelRowsDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.methods.registry import IDS, build, parse
-from polydraft.core.methods.spec import ROWS, MethodContext
+from polydraft.core.methods.spec import IMAGE_ROWS, MethodContext
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.params import SamplingParams
@@ -262,7 +262,7 @@ def test_parallel_rows_method_by_name():
         parse("pjd+sps")
     with pytest.raises(UnsupportedMethod, match="rows of an image"):
         build(choice, replace(context, row_length=0))
-    assert "pjd" in IDS.available([], (ROWS,)) and "pjd" not in IDS.available([])
+    assert "pjd" in IDS.available([], (IMAGE_ROWS,)) and "pjd" not in IDS.available([])
     assert build(choice, replace(context, num_preview_tokens=7))[0].preview == 7
     with pytest.raises(InvalidArgument, match="above, left"):
         rows(init="random")

@@ -48,7 +48,7 @@ def generate(pipe: LatentImagePipeline, model: PreTrainedModel, prompts: list[Pr
                 use_cache=True,
             ).last_hidden_state[:, -1:]
             condition = head.condition(hidden.unflatten(0, (branches, -1)).transpose(0, 1))
-            x = torch.randn(len(rows), 1, head.size, generator=generator, device=pipe.device) * head.init_std
+            x = torch.randn(len(rows), 1, head.latent_size, generator=generator, device=pipe.device) * head.init_std
             for step, deviation in enumerate(head.step_stds):
                 noise = torch.randn(x.shape, generator=generator, device=pipe.device)
                 x = head.mean(x, step, condition, scale) + deviation * noise

@@ -40,7 +40,7 @@ class BlockModel(MultiTokenModel):
         self.config = layer_config(target_config, depth)
         size = self.config.hidden_size
         self.fuse = nn.Linear(2 * size, size)
-        self.queries = nn.Parameter(0.02 * torch.randn(places, size))
+        self.queries = nn.Parameter(0.02 * torch.randn(places, size))  # 0.02: usual scale of untrained embeddings
         self.layers: PreTrainedModel = build_layers(self.config)
 
     @cached_property
@@ -72,9 +72,12 @@ class BlockModel(MultiTokenModel):
         block_index = num_inputs + torch.arange(len(starts), device=starts.device).repeat_interleave(block_size)
         block = torch.cat([inputs_index, block_index])  # [I + S * K]; every input is a block of its own
         last_visible = torch.cat([inputs_index, starts.repeat_interleave(block_size)])  # [I + S * K]
+        # queries take the positions after their start
         offset = torch.arange(1, block_size + 1, device=starts.device)
         position = torch.cat([inputs_index, (starts[:, None] + offset).flatten()])
         in_same_block = (block[:, None] == block) & (position[:, None] >= position)
+        # [I + S * K, I + S * K]; inputs have the indices 0 … I - 1, so the comparison with an input's index only shows
+        # inputs, and queries see each other by `in_same_block`
         visible = (torch.arange(len(block), device=starts.device) <= last_visible[:, None]) | in_same_block
         position = position[None]
         queries = self.queries.repeat(len(hidden_states), len(starts), 1)
@@ -120,8 +123,10 @@ class BlockModel(MultiTokenModel):
         inputs = torch.cat([self.fuse_inputs(hidden_states, embeddings).flatten(0, 1), queries], 1)
         index = torch.arange(num_inputs + positions, device=num_new.device)
         is_unpadded = (index >= num_inputs) | (index < num_new[:, None])
+        # [B, C + positions, C + positions] causal, without padded inputs
         ancestor_mask = (index[:, None] >= index) & is_unpadded[:, None]
         # positions of queries follow the last new token of the row, whatever the padding is
         depth = torch.where(index < num_inputs, index, index - num_inputs + num_new[:, None])
+        # KV entries of queries are written, too, but not counted in `num_cached`: the next new tokens overwrite them
         outputs = self.decoder.forward_tree(cache, inputs, ancestor_mask, depth, num_cached)
         return outputs[:, num_inputs:].unflatten(0, num_cached.shape)

@@ -61,7 +61,7 @@ class HydraHeads(DrafterModel):
             inputs (Tensor): [..., (1 + k) D] last hidden state of the target, and embeddings of the k tokens since; k
                 determines which head is used.
         """
-        head = inputs.shape[-1] // self.hidden_size - 2
+        head = inputs.shape[-1] // self.hidden_size - 2  # head 0 takes the hidden state and one embedding
         inputs = inputs.to(self.says[head].weight.dtype)
         return self.apply_head(head, inputs[..., : self.hidden_size], self.reads[head](inputs))
 
@@ -71,9 +71,9 @@ class HydraHeads(DrafterModel):
         Args:
             head (int): Index of the head, from 0.
             hidden_state (Tensor): [..., D] last hidden state of the target.
-            projected (Tensor): [..., H] output of the head's matrix V for all its inputs.
+            projected (Tensor): [..., H] output of the head's matrix V for all its inputs; H is the heads' inner size.
         """
-        predicted: Tensor = hidden_state + self.says[head](F.silu(projected))
+        predicted: Tensor = hidden_state + self.says[head](F.silu(projected))  # `says` are the matrices W
         return predicted
 
     def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
@@ -88,9 +88,10 @@ class HydraHeads(DrafterModel):
         Returns:
             Tensor: [B, S, K, D] predicted hidden states of tokens start + 1 to start + K.
         """
+        # predictions past the end of a sequence take its last embedding; the caller's loss mask excludes them
         last = embeddings.shape[1] - 1
         inputs, predicted = hidden_states[:, starts], []
-        for head in range(self.num_positions):
+        for head in range(self.num_positions):  # each head has one more embedding as input than the one before it
             embedding = embeddings[:, (starts + head).clamp(max=last)]
             inputs = torch.cat([inputs, embedding.to(inputs.dtype)], -1)
             predicted.append(self(inputs))
@@ -120,6 +121,8 @@ class HydraDrafter(TreeDrafter):
         """Prepare the matrices V of as many heads as the tree has levels, split into one part per input."""
         super().__init__(target, tree_shape, ranking)
         self.model = model.eval()
+        # V_k [h, e_0, …] is a sum over inputs: one matmul for the hidden state h, and one lookup per token (or matmul,
+        # if the vocabulary is too large for tables) give what each adds in all heads
         hidden_weight, bias, token_weights = split_head_weights(model, tree_shape.depth)
         self.project_hidden, self.dtype = build_linear(hidden_weight, bias), hidden_weight.dtype
         self.token_projections = embedding_tables(target, token_weights) or [
@@ -168,8 +171,9 @@ class HydraDrafter(TreeDrafter):
         is_chain = projected.shape[2] == tree.width == 1
         if not is_chain:
             projected = gather_per_cfg_branch(projected, tree.parent_index)
-        # the first H numbers were for the head that has just been used
+        # `projected` has H numbers (the inner size) per head; the first H were for the head that has just been used
         head, later_heads = level_state.head + 1, projected[..., self.model.inner_size :]
+        # what the nodes' tokens add to the inputs of the n heads that are left
         token_term = self.token_projections[head](tree.frontier_ids)[:, None]  # [B, 1, W, n * H]
         return HydraLevelState(head, level_state.hidden_state, later_heads + token_term)
 
@@ -211,11 +215,15 @@ def project_embeddings(target: CausalTarget, linear: nn.Linear, ids: Tensor) -> 
 def split_head_weights(model: HydraHeads, depth: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Split the matrices V of the first `depth` heads by input, and concatenate the parts of all heads.
 
+    V of head k multiplies the concatenation of the target's hidden state and k + 1 embeddings, D numbers each, and has
+    H outputs, the inner size.
+
     Returns:
         tuple[Tensor, Tensor, list[Tensor]]: weight for the hidden state [depth * H, D], bias [depth * H], and for the
             token of level l = 0 … depth - 1 the weight of the heads that depend on it, [(depth - l) * H, D].
     """
     heads: Any = model.reads[:depth]  # submodules `reads` are V
+    # per head the columns for the hidden state (index 0), then those for the token of level l (index 1 + l)
     parts = [dense_weight(head).split(model.hidden_size, 1) for head in heads]
     token_weights = [torch.cat([part[1 + level] for part in parts[level:]]) for level in range(depth)]
     return torch.cat([part[0] for part in parts]), torch.cat([head.bias.detach() for head in heads]), token_weights

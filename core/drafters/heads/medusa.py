@@ -111,7 +111,8 @@ class MultiTokenDrafter(TreeDrafter):
         """
         cache = self.model.create_cache(prompts.branch_lens.shape[1]) if cache is None else cache
         rows, hidden_states = cache.add_rows(len(prompts.branch_lens)), prompts.hidden_states.flatten(0, 1)[:, :-1]
-        # a token is processed together with the hidden state before it, so a prompt of L tokens has L - 1 inputs
+        # A token is processed together with the hidden state before it, so a prompt of L tokens has L - 1 inputs. The
+        # last has the root, which is processed again in the first draft, so L - 2 count as valid.
         if hidden_states.shape[1]:
             self.model.prefill(cache, hidden_states, prompt_embeddings(self.target, prompts)[:, 1:], rows)
         return cache, (prompts.branch_lens - 2).clamp(min=0)
@@ -185,6 +186,7 @@ class MedusaHeads(MultiTokenModel):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Predict the next K hidden states, `[..., D]` → `[..., K, D]`."""
         hidden_states = hidden_states.to(self.blocks.weight.dtype)
+        # `blocks` is the matrices W_1 … W_K of all heads, stacked: K * D outputs
         residuals = self.blocks(hidden_states).unflatten(-1, (self.num_positions, -1))
         return hidden_states[..., None, :] + torch.nn.functional.silu(residuals)
 

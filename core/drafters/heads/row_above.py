@@ -50,14 +50,15 @@ class RowAboveHeads(HydraHeads):
         nn.init.zeros_(self.above.weight)
 
     def forward_with_row_above(self, inputs: Tensor, above: Tensor) -> Tensor:
-        """Predict the next hidden state, `[..., D]`, with the head that the width of `inputs` tells.
+        """Predict the next hidden state, `[..., D]`, with the head that takes as many embeddings as `inputs` has.
 
         Args:
             inputs (Tensor): [..., (1 + k) D] last hidden state of the target, and embeddings of the k tokens since.
             above (Tensor): [..., 2 D] embeddings of the tokens above and above to the right of the predicted one.
         """
-        head = inputs.shape[-1] // self.hidden_size - 2
+        head = inputs.shape[-1] // self.hidden_size - 2  # head 0 takes the hidden state and one embedding
         inputs = inputs.to(self.says[head].weight.dtype)
+        # submodules `reads` are the heads' first matrices V
         projected = self.reads[head](inputs) + self.project_row_above(above)
         return self.apply_head(head, inputs[..., : self.hidden_size], projected)
 
@@ -77,6 +78,7 @@ class RowAboveHeads(HydraHeads):
         Returns:
             Tensor: [B, S, K, D] predicted hidden states of tokens start + 1 to start + K.
         """
+        # predictions past the end of a sequence take its last embedding; the caller's loss mask excludes them
         last = embeddings.shape[1] - 1
         # padded by an image row, so that index i is the token one row above embeddings[:, i], zero above the first row
         shifted = F.pad(embeddings, (0, 0, self.row_length, 0))
@@ -84,7 +86,8 @@ class RowAboveHeads(HydraHeads):
         for head in range(self.num_positions):
             embedding = embeddings[:, (starts + head).clamp(max=last)]
             inputs = torch.cat([inputs, embedding.to(inputs.dtype)], -1)
-            # the head's output predicts the token whose embedding has index starts + head + 1
+            # The head's output predicts the token whose embedding has index starts + head + 1. The NUM_ABOVE (2) tokens
+            # above it are the one an image row earlier (right = 0) and the one to the right of that.
             above = [
                 shifted[:, (starts + head + 1 + right).clamp(max=last + self.row_length)] for right in range(NUM_ABOVE)
             ]
@@ -109,12 +112,13 @@ class RowAboveDrafter(HydraDrafter):
             positions (Tensor): [B, 1] generated position that is predicted.
 
         Returns:
-            Tensor: [B, R, W, H] for R guidance branches.
+            Tensor: [B, R, W, H] for R guidance branches and the heads' inner size H.
         """
-        # [B, 2] generated positions of the tokens above; negative ones are tokens of the prompt
+        # [B, NUM_ABOVE = 2] generated positions of the tokens above; negative ones are tokens of the prompt
         above_positions = positions - self.model.row_length + torch.arange(NUM_ABOVE, device=positions.device)
         token_index = state.prompt_lens[:, None] + above_positions
         is_committed = (token_index >= 0) & (above_positions < state.num_generated[:, None])
+        # zeros for tokens that are not committed yet, or before the prompt (their clamped index does not matter)
         embeddings = self.target.embed(state.tokens.gather(1, token_index.clamp(min=0))) * is_committed[..., None]
         projected = self.model.project_row_above(embeddings.flatten(1))[:, None, None]
         return super().head_projection(level_state, state, positions) + projected

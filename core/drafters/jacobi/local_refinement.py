@@ -43,13 +43,14 @@ UNBOUNDED_ROW = 1 << 31  # row length of sequences without image rows
 class LocalRefinementModel(DrafterModel):
     """Network that predicts a codebook token from its neighbours: `W_2 (h + SiLU(W_1 h))`, `h = SiLU(Σ_k V_k e_k + b)`.
 
-    e_k are the target's embeddings of the K neighbours, scaled to one length; the output is a hidden state for the
-    target's LM head. Submodules `reads` are V, `begins` is b, `mixes` is W_1, `says` is W_2.
+    A position's K neighbours are generated tokens near it: of an image those to the left and in the row above, else
+    the last six. Σ_k sums over them; e_k are their target embeddings, scaled to one length. The output is a hidden
+    state for the target's LM head. Submodules `reads` are V, `begins` is b, `mixes` is W_1, `says` is W_2.
 
     Args:
         target_config (Any): Text configuration of the target.
         row (int): Tokens per row of the target's images; 0 for sequences without image rows.
-        preview (int): Generated tokens before the first image row.
+        preview (int): Generated tokens before the first image row, which are no neighbours of any position.
         hidden (int): Size H of h.
     """
 
@@ -60,6 +61,7 @@ class LocalRefinementModel(DrafterModel):
         super().__init__(target_config, row=row, preview=preview, hidden=hidden)
         if row < 0 or row == 1:
             raise InvalidArgument(f"row={row} is not possible; a grid has rows of 2 or more, and what has none, 0.")
+        # without image rows, all tokens count as one row that never ends
         self.row_length, self.num_preview_tokens, self.inner_size = row or UNBOUNDED_ROW, preview, hidden
         self.neighbours, size = GRID_NEIGHBOURS if row else LINE_NEIGHBOURS, target_config.hidden_size
         self.reads = nn.ModuleList(nn.Linear(size, hidden, bias=False) for _ in self.neighbours)
@@ -75,11 +77,11 @@ class LocalRefinementModel(DrafterModel):
         """Project the embeddings of a neighbour, normalised to one length, by its matrix V_k.
 
         Args:
-            neighbour (int): Index k into `neighbours`.
-            embeddings (Tensor): [..., D] embeddings of the tokens there.
+            neighbour (int): Index k of the neighbour (its place relative to the predicted position) in `neighbours`.
+            embeddings (Tensor): [..., D] target embeddings of the tokens there.
 
         Returns:
-            Tensor: [..., H]; zero embeddings give zero.
+            Tensor: [..., H], where H is the inner size of the network; zero embeddings give zero.
         """
         scaled = F.rms_norm(embeddings.float(), embeddings.shape[-1:], eps=1e-6)
         projected: Tensor = self.reads[neighbour](scaled.to(self.begins.dtype))
@@ -89,17 +91,21 @@ class LocalRefinementModel(DrafterModel):
         """Return h + SiLU(W_1 h) with h = SiLU(projected + b), `[..., H]`; the LM head's input is W_2 times that.
 
         Args:
-            projected (Tensor): [..., H] sum over all neighbours of `project_neighbour`.
+            projected (Tensor): [..., H] sum over all neighbours of `project_neighbour`; H is the inner size.
         """
-        hidden = F.silu(projected + self.begins)  # submodule `begins` is the bias b
-        return hidden + F.silu(self.mixes(hidden))
+        hidden = F.silu(projected + self.begins)  # `begins` is the bias b
+        return hidden + F.silu(self.mixes(hidden))  # `mixes` is W_1
 
     def neighbour_mask(self, positions: Tensor) -> Tensor:
-        """Return which of the K neighbours exist within the image, `[..., K]` bool, for generated positions `[...]`."""
-        up, left = neighbour_deltas(self.neighbours, positions.device)
-        token_index = (positions - self.num_preview_tokens)[..., None]
+        """Return which of the K neighbours exist within the image, `[..., K]` bool, for generated positions `[...]`.
+
+        Prompt and preview tokens are no neighbours. A sequence without image rows is one row that never ends.
+        """
+        up, left = neighbour_deltas(self.neighbours, positions.device)  # a negative `left` is to the right
+        token_index = (positions - self.num_preview_tokens)[..., None]  # in the image; negative within the preview
         image_column = token_index % self.row_length
-        has_row = token_index >= up * self.row_length
+        has_row = token_index >= up * self.row_length  # `up` rows higher there is still a row of the image
+        # the neighbour's column, image_column - left, is inside the row
         return has_row & (image_column >= left) & (image_column - left < self.row_length)
 
     def neighbour_offsets(self, device: torch.device) -> Tensor:
@@ -111,7 +117,7 @@ class LocalRefinementModel(DrafterModel):
 @lru_cache(maxsize=16)
 def neighbour_deltas(neighbours: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return `neighbours` as tensors: image rows up, and tokens to the left (negative: right), `[K]` each."""
-    with torch.inference_mode(False):
+    with torch.inference_mode(False):  # a cached tensor made in inference mode could not be used in training later
         up, left = torch.tensor(neighbours, device=device).unbind(1)
     return up, left
 
@@ -148,29 +154,38 @@ class LocalRefinementDrafter:
         self, model: LocalRefinementModel, target: CausalTarget, allowed: Tensor, window: int, trust: float,
         sweeps: int, temperature: float = 1.0,
     ) -> None:  # fmt: skip
-        """Precompute the projections V_k e_k of all allowed ids for every neighbour, and the LM head over H numbers."""
+        """Precompute the first layer of the network as a table, and W_2 and the LM head as one linear layer.
+
+        The first layer is linear in the embeddings e_k of the K neighbours, `Σ_k V_k e_k`. With a table row V_k e for
+        every neighbour k and allowed id, it is a sum of K rows.
+        """
         self.model, self.window, self.trust, self.sweeps = model.eval(), window, trust, sweeps
         self.temperature = temperature
-        self.allowed_bias = torch.where(allowed, 0.0, -torch.inf)
+        self.allowed_bias = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
         self.lm_head = fuse_lm_head(model, target)
-        # One table of projections per neighbour, over the A allowed ids; its last entry is zero, for no neighbour and
-        # for all other ids.
-        ids = allowed.nonzero().squeeze(-1)
-        self.table_index = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))  # [V] index of every id in a table
+        # One table per neighbour, with a row of H numbers (the network's inner size) for each of the A allowed ids. A
+        # further row A is zero; it stands for a neighbour that does not exist and for all other ids.
+        ids = allowed.nonzero().squeeze(-1)  # [A]
+        self.table_index = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))  # [V] row of every id in a table
         tables = [model.project_neighbour(k, target.embed(ids)) for k in range(len(model.neighbours))]
         self.projections = F.pad(torch.stack(tables), (0, 0, 0, 1)).flatten(0, 1)  # [K * (A + 1), H]
-        self.no_neighbour = torch.tensor(len(ids), device=ids.device)
+        self.no_neighbour = torch.tensor(len(ids), device=ids.device)  # the zero row of a table
+        # [K] first row of every neighbour's table in `projections`
         self.table_offsets = (len(ids) + 1) * torch.arange(len(model.neighbours), device=ids.device)
+        # In the tokens of `neighbour_features`, the last `max_offset` committed ones followed by the W guesses of the
+        # window: [W + 1] indices of the window's positions and the one after it, and [W + 1, K] of their neighbours.
         position_index = model.max_offset + torch.arange(window + 1, device=ids.device)
-        # [W + 1, K] index of every neighbour in the last `max_offset` committed tokens followed by the window
         self.neighbour_index = position_index[:, None] - model.neighbour_offsets(ids.device)
 
     def begin(self, drafter_state: LocalRefinementState | None, prompts: PrefillOutput) -> LocalRefinementState:
-        """Append sequences with an empty window to the state, and return it."""
+        """Append sequences with an empty window to the state, and return it.
+
+        No position is scored yet (`num_scored` is 0), so `draft` reads neither guesses, logits nor features of them.
+        """
         batch_size, num_scored = len(prompts.branch_lens), torch.zeros_like(prompts.branch_lens[:, :1])
         logits = self.allowed_bias.repeat(batch_size, self.window, 1)
         features = self.projections.new_zeros(batch_size, self.window + 1, self.model.inner_size)
-        margin = logits.new_full((batch_size, self.window, 1), -torch.inf)
+        margin = logits.new_full((batch_size, self.window, 1), -torch.inf)  # filters nothing
         guesses = num_scored.repeat(1, self.window)
         new = LocalRefinementState(guesses, num_scored, logits, margin, features[:, 1:].clone(), features)
         return append_drafter_rows(drafter_state, new)
@@ -178,12 +193,14 @@ class LocalRefinementDrafter:
     def draft(self, state: BatchState, drafter_state: LocalRefinementState, sampler: Sampler, noise: Noise) -> Draft:
         """Return the window as a chain, after `sweeps` refinements.
 
-        A sweep adds to the last pass's logits what the network says has changed since, `trust * (f(new neighbours) -
-        f(neighbours in that pass))`, and takes the argmax with the position's Gumbel noise as the new guess.
+        A sweep adds to the last pass's logits how much the network f expects them to have changed since, `trust *
+        (f(new neighbours) - f(neighbours in that pass))`, and takes the argmax with the position's Gumbel noise as the
+        new guess. A position that no pass has scored yet is drawn from f(new neighbours) alone, in full.
         """
         positions = next_positions(state.num_generated, self.window + 1)
         is_new = torch.arange(self.window, device=positions.device) >= drafter_state.num_scored
-        # positions that no pass has scored are drawn from the network's logits alone
+        # The LM head is linear, so the difference of logits is the head of the difference of features. For new
+        # positions the old part is 0, the weight 1, and the logits to start from are those of all allowed ids.
         weight = torch.where(is_new, 1.0, self.trust)[..., None]
         old_features = torch.where(is_new[..., None], 0.0, drafter_state.pass_features * self.trust)
         logits = torch.where(is_new[..., None], self.allowed_bias, drafter_state.logits)
@@ -191,15 +208,18 @@ class LocalRefinementDrafter:
         recent_tokens, mask = self.recent_tokens(state), self.model.neighbour_mask(positions)
         sampling = state.sampling_tensors
         temperature = sampling.temperature[:, None, None] if sampling.uses("temperature") else None
+        # the network is for tokens of the image: guesses within its preview stay as they are
         is_refined = positions[:, :-1] >= self.model.num_preview_tokens
-        ids = torch.where(is_new, state.root_tokens(), drafter_state.guesses)
-        features = self.neighbour_features(recent_tokens, ids, mask)
+        ids = torch.where(is_new, state.root_tokens(), drafter_state.guesses)  # new: a copy of the last committed token
+        features = self.neighbour_features(recent_tokens, ids, mask)  # [B, W + 1, H], H the network's inner size
         for _ in range(self.sweeps):
+            # the last feature, of the position after the window, is only kept for the next draft
             change = self.lm_head((features[:, :-1] * weight - old_features).to(features.dtype))
             refined = logits + (change if temperature is None else change / temperature)
             # stands in for the target's filters: as far below the highest logit as they went in the last pass
             threshold = refined.amax(-1, keepdim=True) + drafter_state.filter_margin
             refined = refined.masked_fill_(refined < threshold, -torch.inf)
+            # noise times temperature has the same argmax as logits divided by it; no noise if all rows are greedy
             new_ids = (refined if gumbel is None else refined.add_(gumbel, alpha=self.temperature)).argmax(-1)
             ids = torch.where(is_refined, new_ids, ids)
             features = self.neighbour_features(recent_tokens, ids, mask)
@@ -207,33 +227,52 @@ class LocalRefinementDrafter:
         return Draft.from_chain(ids, drafter_passes=self.sweeps)
 
     def recent_tokens(self, state: BatchState) -> Tensor:
-        """Return the last `max_offset` committed tokens, `[B, max_offset]`; some may be of the prompt, or before it."""
+        """Return the last `max_offset` committed tokens, `[B, max_offset]`, as far back as neighbours can be.
+
+        Some may be of the prompt, or copies of its first token where the sequence is shorter; `neighbour_mask` excludes
+        both.
+        """
         offsets = torch.arange(-self.model.max_offset, 0, device=state.tokens.device)
         return state.tokens.gather(1, (state.num_tokens[:, None] + offsets).clamp(min=0))
 
     def neighbour_features(self, recent_tokens: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the output of the network at every position of the window and the one after it.
+        """Return the output of the network at the W positions of the window and the one after it.
+
+        The network predicts a token from its K neighbours: tokens at fixed distances before it (of an image those to
+        the left and in the row above). Its first layer is precomputed as one table per neighbour, with a row of H
+        numbers (the network's inner size) per token id: the sum of the K neighbours' rows equals the linear layer on
+        their K concatenated embeddings.
 
         Args:
-            recent_tokens (Tensor): [B, max_offset] last committed tokens.
-            ids (Tensor): [B, W] guesses.
-            mask (Tensor): [B, W + 1, K] bool, which of the K neighbours exist.
+            recent_tokens (Tensor): [B, max_offset] last committed tokens; `max_offset` is the farthest distance.
+            ids (Tensor): [B, W] guesses of the window.
+            mask (Tensor): [B, W + 1, K] bool, which neighbours exist: those in the image, not in the prompt.
 
         Returns:
             Tensor: [B, W + 1, H].
         """
-        token_index = self.table_index[torch.cat([recent_tokens, ids], 1).clamp(max=len(self.table_index) - 1)]
-        neighbours = token_index[:, self.neighbour_index].where(mask, self.no_neighbour)  # [B, W + 1, K]
-        features: Tensor = self.model(self.projections[neighbours + self.table_offsets].sum(-2))
+        # token id -> row of a neighbour's table. Ids from V on occur only in prompts, which `mask` excludes, so what
+        # they are clamped to does not matter.
+        tokens = torch.cat([recent_tokens, ids], 1)  # [B, max_offset + W]
+        table_rows = self.table_index[tokens.clamp(max=len(self.table_index) - 1)]
+        # `neighbour_index` [W + 1, K] has the index in `tokens` of every neighbour; `no_neighbour` is a row of zeros
+        neighbour_rows = table_rows[:, self.neighbour_index].where(mask, self.no_neighbour)  # [B, W + 1, K]
+        # the K tables are stacked in `projections`; `table_offsets` [K] has the first row of each
+        features: Tensor = self.model(self.projections[neighbour_rows + self.table_offsets].sum(-2))
         return features
 
     def observe(self, state: BatchState, drafter_state: LocalRefinementState, outcome: DraftOutcome) -> None:
-        """Shift the window by the number of committed tokens, and store tokens and logits of the pass for it."""
+        """Shift the window by the number of committed tokens, and store tokens and logits of the pass for it.
+
+        The guesses of the next draft are the tokens that the target chose after the rejected guess.
+        """
         distribution, result = outcome.distribution, outcome.verification
-        # filtered tokens have the logit -inf and do not count for the minimum
+        # How far below the highest logit the target's filters (top-k, top-p) kept tokens; the others have the logit
+        # -inf, which must not count for the minimum.
         lowest = distribution.logits.nan_to_num(neginf=torch.inf).amin(-1, keepdim=True)
         margin = lowest - distribution.logits.amax(-1, keepdim=True)
-        # tree index that scored each window position; past the last, it is clamped and not valid (`num_scored`)
+        # [B, W] tree index (0 is the root, i + 1 guess i) that scored each position of the shifted window; past the
+        # last it is clamped, and the copied entry is not read, since `num_scored` excludes it
         index = (torch.arange(self.window, device=margin.device) + result.num_committed[:, None]).clamp(max=self.window)
         batch_row = torch.arange(len(index), device=margin.device)[:, None]
         drafter_state.guesses = result.target_tokens[batch_row, index]
@@ -244,7 +283,10 @@ class LocalRefinementDrafter:
 
 
 def fuse_lm_head(model: LocalRefinementModel, target: CausalTarget) -> nn.Linear:
-    """Return W_2 followed by the target's LM head as one linear layer, `[..., hidden]` → `[..., V]`."""
-    # submodule `says` is W_2; LM heads are linear, or nearly so, and map its columns to those of the product
+    """Return the network's last matrix W_2 and the target's LM head as one linear layer, `[..., H]` → `[..., V]`.
+
+    H is the inner size of the network; W_2 is `model.says`, `[D, H]`.
+    """
+    # LM heads are linear, or nearly so, and map the columns of W_2 to those of the product
     weight_columns = target.compute_logits(dense_weight(model.says).T.contiguous())
     return build_linear(weight_columns.T.contiguous())

@@ -46,7 +46,8 @@ class WindowInitializer:
     preview_index: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Check the name, and compute what depends on `allowed`."""
+        """Check the name, and list the ids of `allowed` `[V]` (bool, ids that may be drafted) with their log probs."""
+        # error messages do not offer "preview", which only some models have
         if self.name not in (*INITIALISATIONS, PREVIEW):
             meant = did_you_mean(self.name, INITIALISATIONS)
             raise InvalidArgument(
@@ -57,9 +58,11 @@ class WindowInitializer:
                 "init=preview is for models that generate a preview before the image; use one of "
                 f"{', '.join(INITIALISATIONS)}."
             )
-        if self.preview_index is not None:
+        if self.preview_index is not None:  # [T] index of the preview's token for every generated position
             self.preview_index = self.preview_index.to(self.allowed.device)
-        self.allowed_ids = self.allowed.nonzero().squeeze(-1)
+        self.allowed_ids = self.allowed.nonzero().squeeze(-1)  # [A], ascending
+        # [V] uniform over the A allowed ids: the log of the mask is 0 for them and -inf for all others, and
+        # log_softmax subtracts log A
         self.uniform_log_probs = self.allowed.float().log().log_softmax(-1)
 
     def empty_window(self, prompts: PrefillOutput, window: int) -> tuple[Tensor, Tensor]:
@@ -76,9 +79,8 @@ class WindowInitializer:
         Args:
             state (BatchState): Committed state of the target.
             guesses (Tensor): [B, W] guesses of the last pass; only the first `num_scored` of a row are valid.
-            num_scored (Tensor): [B, 1] number of window positions that the last pass scored.
-            last_logits (Tensor): [B, V] processed logits after the last valid guess, or after the root (the last
-                committed token) if there is none.
+            num_scored (Tensor): [B, 1] number of window positions that the last pass scored; they come first.
+            last_logits (Tensor): [B, V] processed logits of the last position that the last pass scored.
             sampler (Sampler): Sampler of the target.
             noise (Noise): Noise of the batch.
 
@@ -86,20 +88,22 @@ class WindowInitializer:
             Tensor: [B, W] token ids.
         """
         positions = self.positions(state, guesses)
-        if self.name == "above":
+        if self.name == "above":  # the token one image row, `row_length` tokens, earlier
             return self.replace_disallowed(self.copy_tokens(state, guesses, num_scored, positions - self.row_length))
         if self.name == "random":
             return self.random_ids(noise, positions)
-        if self.name in ("left-law", PREVIEW):
+        if self.name in ("left-law", PREVIEW):  # drawn from the distribution of the last scored position
             filled = sample_ahead(last_logits, sampler, state, guesses.shape[1], noise)
-        else:
+        else:  # "left": a copy of the last valid guess, or of the root (the last committed token) if there is none
             last_token = torch.cat([state.root_tokens(), guesses], 1).gather(1, num_scored)
             filled = last_token.expand_as(guesses)
         filled = self.replace_disallowed(filled)
-        if not all_equal_without_sync(has_generated(state)):  # before the first pass nothing to copy or draw from
+        # before its first pass a sequence has only prompt tokens to copy and no distribution to draw from
+        if not all_equal_without_sync(has_generated(state)):  # skipped only if all sequences are known to be past it
             filled = torch.where(has_generated(state), filled, self.random_ids(noise, positions))
         if self.name != PREVIEW:
             return filled
+        # positions without a counterpart in the preview image (-1), such as the preview's, keep the "left-law" guess
         source = self.preview_source(positions)
         copied = self.replace_disallowed(self.copy_tokens(state, guesses, num_scored, source))
         return torch.where(source < 0, filled, copied)
@@ -118,17 +122,22 @@ class WindowInitializer:
         uniform = self.uniform_log_probs.expand(*filled.shape, -1)
         if self.name == "random":
             return uniform
+        # log of a one-hot distribution: 0 at the guess, -inf elsewhere
         one_hot = torch.zeros_like(uniform).scatter_(-1, filled[..., None], 1.0).log()
         if self.name == "above":
             return one_hot
+        # "left" copies; "left-law" and "preview" draw from the distribution of the last scored position
         after_first_pass = one_hot if self.name == "left" else last_logits.log_softmax(-1)[:, None].expand_as(uniform)
+        # before the first pass of a sequence, guesses are uniformly random
         log_probs = torch.where(has_generated(state)[..., None], after_first_pass, uniform)
         if self.name != PREVIEW:
             return log_probs
+        # positions with a counterpart in the preview image (index 0 or more) are copies of it
         return torch.where(self.preview_source(self.positions(state, filled))[..., None] < 0, log_probs, one_hot)
 
     def random_ids(self, noise: Noise, positions: Tensor) -> Tensor:
         """Return uniformly random allowed ids, `[B, W]`, a function of the row's seed and `positions` `[B, W]`."""
+        # a uniform in (0, 1) times the number of ids, rounded down, is an index into them
         return self.allowed_ids[(uniform_from_keys(noise.seeds[:, None], positions) * len(self.allowed_ids)).long()]
 
     def positions(self, state: BatchState, guesses: Tensor) -> Tensor:
@@ -137,14 +146,15 @@ class WindowInitializer:
 
     def preview_source(self, positions: Tensor) -> Tensor:
         """Return for generated positions `[B, W]` the index of their token in the preview, `[B, W]`; -1 if none."""
-        assert self.preview_index is not None
+        assert self.preview_index is not None  # `__post_init__` requires it for init="preview"
+        # positions beyond the end of the table use its last entry
         return self.preview_index[positions.clamp(max=len(self.preview_index) - 1)]
 
     def copy_tokens(self, state: BatchState, guesses: Tensor, num_scored: Tensor, source: Tensor) -> Tensor:
-        """Return the tokens at given generated positions, `[B, W]`.
+        """Return the tokens at given generated positions, `[B, W]`, from the committed tokens or the guesses.
 
-        A position that is neither committed nor guessed gets the last valid guess (or the root, the last committed
-        token).
+        For a position that is neither committed nor guessed, and for one before the first generated token, return the
+        last valid guess, or the root (the last committed token) if no guess is valid.
 
         Args:
             state (BatchState): Committed state of the target.
@@ -152,8 +162,9 @@ class WindowInitializer:
             num_scored (Tensor): [B, 1] number of valid guesses.
             source (Tensor): [B, W] generated positions to copy from; may be negative.
         """
-        num_generated = state.num_generated[:, None]
+        num_generated = state.num_generated[:, None]  # committed positions are below it, guesses start at it
         last = torch.cat([state.root_tokens(), guesses], 1).gather(1, num_scored)
+        # clamps keep indices in range; entries where one took effect are not selected below
         committed = state.tokens.gather(1, (state.prompt_lens[:, None] + source).clamp(0, state.tokens.shape[1] - 1))
         guessed = guesses.gather(1, (source - num_generated).clamp(min=0))
         is_guessed = source - num_generated < num_scored
@@ -176,6 +187,10 @@ class WindowFiller(Protocol):
     def empty_window(self, prompts: PrefillOutput, window: int) -> tuple[Tensor, Tensor]:
         """Return placeholders for sequences without a pass so far.
 
+        Args:
+            prompts (PrefillOutput): What the target computed for the prompts of the sequences.
+            window (int): Number of guesses.
+
         Returns:
             tuple[Tensor, Tensor]: guesses [B, window, …], and target outputs [B, …] (logits, or hidden states).
         """
@@ -188,8 +203,9 @@ class WindowFiller(Protocol):
         Args:
             state (BatchState): Committed state of the target.
             guesses (Tensor): [B, W, …] guesses of the last pass; only the first `num_scored` of a row are valid.
-            num_scored (Tensor): [B, 1] number of window positions that the last pass scored.
-            last_logits (Tensor): [B, …] processed logits, or hidden states of latents, after the last valid guess.
+            num_scored (Tensor): [B, 1] number of window positions that the last pass scored; they come first.
+            last_logits (Tensor): [B, …] processed logits, or hidden states of latents, of the last position that the
+                last pass scored.
             sampler (Any): Sampler of the target.
             noise (Noise): Noise of the batch.
         """
@@ -198,8 +214,10 @@ class WindowFiller(Protocol):
 def sample_ahead(processed_outputs: Tensor, sampler: Any, state: BatchState, width: int, noise: Noise) -> Tensor:
     """Sample the `width` positions after the root, all from one distribution, each with the noise of its position.
 
+    The root is the last committed token.
+
     Args:
-        processed_outputs (Tensor): [B, …] processed logits, or hidden states of latents.
+        processed_outputs (Tensor): [B, …] processed logits, or hidden states of latents, of one position per row.
         sampler (Any): Sampler for token ids or latents.
         state (BatchState): Committed state of the target.
         width (int): Number of positions.
@@ -239,7 +257,7 @@ class JacobiState(BatchedState):
     num_scored: Tensor  # [B, 1] number of window positions that the last pass scored
     restart: Tensor  # [B, 1] bool, sequences whose next draft discards the window
     restart_token: Tensor  # [B, …] first token that a restart in the last draft would have guessed
-    last_logits: Tensor  # [B, …] processed logits after the last valid guess, from which "left-law" draws
+    last_logits: Tensor  # [B, …] processed logits of the last position that the last pass scored, for "left-law"
     accepted_logits: Tensor  # [B, …] processed logits after the last accepted token, from which a restart draws
 
 
@@ -255,16 +273,20 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
     restart: bool = True
 
     def begin(self, drafter_state: JacobiState | None, prompts: PrefillOutput) -> JacobiState:
-        """Append sequences with an empty window to the state, and return it."""
+        """Append sequences with an empty window to the state, and return it; their first draft does not restart."""
         num_scored = torch.zeros_like(prompts.branch_lens[:, :1])
         guesses, logits = self.initializer.empty_window(prompts, self.window)
-        new = JacobiState(guesses, num_scored, num_scored.bool(), guesses[:, 0], logits, logits.clone())
+        new = JacobiState(
+            guesses, num_scored, restart=num_scored.bool(), restart_token=guesses[:, 0], last_logits=logits,
+            accepted_logits=logits.clone(),
+        )  # fmt: skip
         return append_drafter_rows(drafter_state, new)
 
     def draft(self, state: BatchState, drafter_state: JacobiState, sampler: Sampler, noise: Noise) -> Draft:
-        """Return the guesses of the last pass as a chain of `window` tokens, then initial ones.
+        """Return a chain of `window` tokens: the guesses of the last pass, then initial ones for the other positions.
 
-        In sequences that restart, all of them are fresh draws from the distribution after the last accepted token.
+        A sequence restarts if its old guesses are to be discarded (`drafter_state.restart`, decided by `observe`): all
+        tokens are then fresh draws from the target distribution after the last accepted token.
         """
         num_scored, guesses = drafter_state.num_scored, drafter_state.guesses
         index = torch.arange(self.window, device=num_scored.device)
@@ -273,18 +295,25 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
         if self.restart:
             fresh = sample_ahead(drafter_state.accepted_logits, sampler, state, self.window, noise)
             tokens = batch_where(drafter_state.restart.expand(-1, self.window), fresh, tokens)
-            drafter_state.restart_token = fresh[:, 0]
+            drafter_state.restart_token = fresh[:, 0]  # `observe` compares it with the target's token
         return Draft.from_chain(tokens)
 
     def observe(self, state: BatchState, drafter_state: JacobiState, outcome: DraftOutcome) -> None:
-        """Take the target's tokens after the committed ones as the next guesses, and decide which windows restart."""
+        """Take the target's tokens after the committed ones as the next guesses, and decide which windows restart.
+
+        A window restarts (its guesses are discarded) if its first guess was wrong and the first token of a restart
+        would have been right.
+        """
         logits, result = outcome.distribution.processed_outputs, outcome.verification
-        # tree index that scored each window position; past the last, it is clamped and not valid (`num_scored`)
+        # [B, W] tree index (0 is the root, i + 1 guess i) that scored each position of the shifted window; past the
+        # last it is clamped below, and the copied entry is not read, since `num_scored` excludes it
         index = torch.arange(self.window, device=logits.device) + result.num_committed[:, None]
+        # no guess was accepted, although the first one came from an earlier pass and was no initial guess
         has_failed = (result.num_accepted[:, None] == 0) & (drafter_state.num_scored > 0)
         would_match = tokens_equal(drafter_state.restart_token[:, None], result.target_tokens[:, :1])
         drafter_state.restart = has_failed & would_match
         drafter_state.guesses = batch_gather(result.target_tokens, index.clamp(max=self.window))
         drafter_state.num_scored = (self.window + 1 - result.num_committed[:, None]).clamp(min=0)
-        drafter_state.last_logits = logits[:, -1]
+        drafter_state.last_logits = logits[:, -1]  # scored at the last guess, the end of the chain
+        # tree index num_accepted is the last accepted guess of the chain, or the root (0)
         drafter_state.accepted_logits = logits[torch.arange(len(logits), device=logits.device), result.num_accepted]

@@ -140,10 +140,11 @@ def layer_config(target_config: Any, layers: int, **others: Any) -> Any:
         raise unsupported_layers_error(target_config)
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations require them
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
-    if getattr(target_config, "layer_types", None):
+    if getattr(target_config, "layer_types", None):  # one entry per layer; a drafter's layers all attend to everything
         changes["layer_types"] = ["full_attention"] * layers
     config = type(target_config)(**(target_config.to_dict() | changes | others))
-    if experts := getattr(target_config, "_experts_implementation", None):  # some implementations lack float64
+    # some implementations of expert layers lack float64, so the target's is kept
+    if experts := getattr(target_config, "_experts_implementation", None):
         config._experts_implementation = experts
     return config
 
@@ -172,8 +173,8 @@ def build_layers(config: Any) -> Any:
     layers: Any = None if decoder_class is None else decoder_class._from_config(config)
     if not hasattr(layers, "layers"):  # a model without `layers` does not take our attention mask either
         raise unsupported_layers_error(config)
-    layers.embed_tokens = nn.Identity()
-    if hasattr(layers, "vqmodel"):
+    layers.embed_tokens = nn.Identity()  # inputs are embeddings already
+    if hasattr(layers, "vqmodel"):  # image tokeniser (of Chameleon), which drafters do not use
         del layers.vqmodel
     return layers
 
@@ -181,7 +182,8 @@ def build_layers(config: Any) -> Any:
 def find_decoder_class(config: Any) -> Any:
     """Return the transformers backbone class, without LM head, of `config`; None if there is none.
 
-    A class that only exists as part of a larger model, and so is not in MODEL_MAPPING, is looked up in its module.
+    A class that only exists as part of a larger model, and so is not in transformers' MODEL_MAPPING, is looked up in
+    the module of modeling code next to that of the configuration.
     """
     if type(config) in MODEL_MAPPING:
         return MODEL_MAPPING[type(config)]
@@ -193,6 +195,7 @@ def find_decoder_class(config: Any) -> Any:
         if isinstance(candidate, type) and issubclass(candidate, PreTrainedModel)
     )
     matching = (candidate for candidate in classes if getattr(candidate, "config_class", None) is type(config))
+    # classes with an LM head are those that can generate
     return next((candidate for candidate in matching if not issubclass(candidate, GenerationMixin)), None)
 
 
@@ -218,11 +221,13 @@ class NetworkDrafter(TreeDrafter):
     def draft(self, state: BatchState, drafter_state: DrafterCacheState, sampler: Sampler, noise: Noise) -> Draft:
         """Return a draft tree without nodes beyond the network's context length.
 
-        At the end of the context only pending tokens (accepted, but not committed yet) are drafted.
+        Pending tokens (accepted by the last verification, but not committed yet) come first in a draft. They are always
+        kept, because the target has accepted them; at the end of the context nothing else is drafted.
         """
-        max_depth = self.network.depth_within_context(drafter_state)
-        if max_depth is None:
+        max_depth = self.network.depth_within_context(drafter_state)  # [B]
+        if max_depth is None:  # the network's context is at least as long as the target's
             return super().draft(state, drafter_state, sampler, noise)
+        # no row has room for more than its pending tokens, so the network need not run
         if all_equal_without_sync(max_depth <= drafter_state.num_pending):
             return PendingPrefix.from_state(drafter_state, self.tree_shape.depth).as_draft()
         draft = super().draft(state, drafter_state, sampler, noise)
@@ -295,12 +300,13 @@ def embedding_tables(target: CausalTarget, weights: list[Tensor]) -> list[TokenL
 
     Args:
         target (CausalTarget): Target whose input embeddings are used.
-        weights (list[Tensor]): [H, D] each; H may differ.
+        weights (list[Tensor]): [H, D] each; the output size H may differ.
 
     Returns:
-        list[TokenLookup] | None: functions from token ids [...] to [..., H]; None if the tables would take more than
-            MAX_TABLE_BYTES.
+        list[TokenLookup] | None: functions from token ids [...] to [..., H]; None if the tables together would take
+            more than MAX_TABLE_BYTES (16 MiB), as with large vocabularies.
     """
+    # ids * output sizes * bytes per number
     if target.num_token_ids * sum(map(len, weights)) * weights[0].itemsize > MAX_TABLE_BYTES:
         return None
     embeddings = target.embed(torch.arange(target.num_token_ids, device=target.device)).detach().to(weights[0].dtype)

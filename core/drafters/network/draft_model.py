@@ -44,6 +44,7 @@ class VocabMapping:
             draft_size (int): Number of ids of the drafter.
         """
         ids = torch.arange(size)
+        # ids that the drafter lacks are fed as its id 0, and get the logit one past its last, which is -inf
         return VocabMapping(ids.where(ids < draft_size, 0), ids.clamp(max=draft_size))
 
     @staticmethod
@@ -60,6 +61,7 @@ class VocabMapping:
             draft_size (int): Number of ids of the drafter.
             fallback_token (Callable[[str], int]): Maps a token that the drafter lacks to the draft id to feed instead.
         """
+        # draft_size is one past the last draft id: no logit
         input_ids, logit_ids = torch.zeros(size, dtype=torch.long), torch.full((size,), draft_size)
         for token, token_id in vocab.items():
             if token in draft_vocab and draft_vocab[token] < draft_size:
@@ -74,6 +76,7 @@ class VocabMapping:
 
     def map_logits_to_target(self, logits: Tensor) -> Tensor:
         """Return draft logits `[..., draft ids]` by target id, `[..., V]`; -inf for ids that the drafter lacks."""
+        # the padding is one past the last draft id, where `logit_ids` points for ids that the drafter lacks
         return F.pad(logits, (0, 1), value=float("-inf"))[..., self.logit_ids]
 
 
@@ -127,7 +130,7 @@ class LMDrafterNetwork(DrafterNetwork):
             hidden_states (Tensor): [B, R, C, ·] target hidden states; only R is used.
         """
         inputs, cfg_branches = self.embed_inputs(tokens, hidden_states), drafter_state.cfg_root_ids.shape[1]
-        if cfg_branches == 1:
+        if cfg_branches == 1:  # `tokens` are those of the only branch
             return inputs
         is_prompt_token = (state.num_generated == 0).repeat_interleave(cfg_branches)
         root_embeddings = self.draft_target.embed(self.to_draft_ids(drafter_state.cfg_root_ids)).flatten(0, 1)

@@ -90,17 +90,24 @@ class EagleModel(DrafterModel):
         self.vocab_subset = self.settings["words"] = token_ids
 
     def fuse_inputs(self, embeddings: Tensor, hidden_states: Tensor) -> Tensor:
-        """Return `fuse` of `embeddings` of tokens i + 1 and `hidden_states` of tokens i; all three `[..., C, D]`."""
+        """Return `fuse` of `embeddings` of tokens i + 1 and `hidden_states` of tokens i; all three `[..., C, D]`.
+
+        `fuse` is a linear layer from the concatenated pair, 2 D numbers, to D. C is the number of tokens.
+        """
         return self.fuse(torch.cat([embeddings, hidden_states.to(embeddings.dtype)], -1))
 
     def layer_inputs(self, embeddings: Tensor, hidden_states: Tensor, image_mask: Tensor | None) -> Tensor:
-        """Return the inputs of the decoder layer for whole sequences, `[B, C, D]`.
+        """Return the inputs of the EAGLE head's decoder layer for whole sequences, `[B, C, D]`.
+
+        The input at index i is `fuse_inputs` of the embedding of token i + 1 and the hidden state of token i: their
+        concatenation, mapped from 2 D to D by the linear layer `fuse`. In the image mode "embeddings" the input for a
+        token of an image is its embedding alone, as in MSD: it comes from the vision encoder and is not predicted from
+        the hidden state before it, so there is nothing to fuse.
 
         Args:
-            embeddings (Tensor): [B, C, D] embeddings of tokens i + 1.
+            embeddings (Tensor): [B, C, D] input embeddings of tokens i + 1; of images those of the vision encoder.
             hidden_states (Tensor): [B, C, D] target hidden states of tokens i.
-            image_mask (Tensor | None): [B, C] bool, tokens i + 1 that belong to images; in the image mode "embeddings"
-                their embeddings bypass `fuse`.
+            image_mask (Tensor | None): [B, C] bool, tokens i + 1 that belong to images; None if there are none.
         """
         inputs = self.fuse_inputs(embeddings, hidden_states)
         if image_mask is None or self.image_mode != "embeddings":
@@ -118,7 +125,7 @@ class EagleDrafterNetwork(DrafterNetwork):
     """
 
     def __init__(self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None = None) -> None:
-        """Check the head's token ids, and restrict the target's LM head to them where the head has a subset."""
+        """Check the ids of the head's vocabulary subset, if any, and restrict the target's LM head to them."""
         self.model, self.image_placeholder_mask = model.eval(), image_placeholder_mask
         super().__init__(TreeDecoder(model.layer, model.config), target)
         if unknown := [token for token in model.vocab_subset or () if not 0 <= token < target.vocab_size]:
@@ -157,13 +164,14 @@ class EagleDrafterNetwork(DrafterNetwork):
             tuple[Tensor, Tensor]: inputs [B*R, L - 1, D], without those of images in the image mode "dropped"; and the
                 number of inputs of each prompt before the one with its root (last token), [B, R].
         """
+        # L - 1 inputs, of which the last has the root; a prompt of one token has none
         ids, num_before_root = prompts.ids, (prompts.branch_lens - 2).clamp(min=0)
-        hidden_states = prompts.hidden_states.flatten(0, 1)[:, :-1]
+        hidden_states = prompts.hidden_states.flatten(0, 1)[:, :-1]  # [B*R, L - 1, D]
         is_image = None if self.image_placeholder_mask is None else self.image_placeholder_mask[ids[:, 1:]]
         inputs = self.model.layer_inputs(prompt_embeddings(self.target, prompts)[:, 1:], hidden_states, is_image)
         if is_image is None or self.model.image_mode != "dropped" or not inputs.shape[1]:
             return inputs, num_before_root
-        # inputs of images go to the end, where they count as padding
+        # inputs of images go to the end, where they count as padding, and are not counted
         return move_to_front(~is_image, inputs)[0], num_before_root - count_until(is_image, num_before_root)
 
 
@@ -187,6 +195,7 @@ class TableEagleNetwork(EagleDrafterNetwork):
         """Split `fuse` into a lookup for embeddings and a matmul for hidden states."""
         super().__init__(model, target, image_placeholder_mask)
         self.project_embedding = project_embedding
+        # fuse([e, h]) = W_e e + W_h h + b: the table has W_e e, this matmul adds W_h h + b
         self.project_hidden = fuse_linears([build_linear(hidden_weight, model.fuse.bias)])
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
@@ -232,6 +241,7 @@ class FusedHeadEagleNetwork(TableEagleNetwork):
         """Stack the LM head on the part of `fuse` for hidden states, so that one matmul computes both."""
         super().__init__(model, target, image_placeholder_mask, project_embedding, hidden_weight)
         self.num_logits = len(head_weight)
+        # the LM head, which comes first, has no bias: zeros in front of that of `fuse`
         bias = None if model.fuse.bias is None else F.pad(model.fuse.bias.detach(), (self.num_logits, 0))
         self.project_head_and_hidden = fuse_linears([build_linear(torch.cat([head_weight, hidden_weight]), bias)])
 
@@ -255,10 +265,11 @@ def build_eagle_network(
         target (CausalTarget): Target that the drafts are for.
         image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
     """
+    # the columns of `fuse` that multiply embeddings, and those that multiply hidden states, [D, D] each
     embedding_weight, hidden_weight = dense_weight(model.fuse).chunk(2, 1)
     tables = embedding_tables(target, [embedding_weight])
     network = EagleDrafterNetwork(model, target, image_placeholder_mask)
-    if tables is None:
+    if tables is None:  # the vocabulary is too large for a table
         return network
     arguments = model, target, image_placeholder_mask, tables[0], hidden_weight
     head_weight = linear_head_weight(network.head, hidden_weight)
@@ -269,6 +280,8 @@ def build_eagle_network(
 def linear_head_weight(head: Callable[[Tensor], Tensor], like: Tensor) -> Tensor | None:
     """Return the weight `[V, D]` of an LM head if it is linear without bias, else None.
 
+    The head is only known as a function, so its weight is read off unit vectors and checked on random inputs.
+
     Args:
         head (Callable[[Tensor], Tensor]): Function from hidden states [..., D] to logits [..., V].
         like (Tensor): [..., D] tensor whose last size, dtype and device are used for trial inputs.
@@ -278,6 +291,7 @@ def linear_head_weight(head: Callable[[Tensor], Tensor], like: Tensor) -> Tensor
     probes = 100 * torch.randn(4, size, generator=generator).to(like)  # so large that a soft cap would show
     weight, logits = head(torch.eye(size).to(like)).T, head(probes)  # unit vectors give the columns of the weight
     error = (F.linear(probes, weight) - logits).abs().max()
+    # 2 % allow for rounding in low precision; an input of zeros has logits only if there is a bias
     return weight if error <= 0.02 * logits.abs().max() and not head(torch.zeros_like(probes)).any() else None
 
 

@@ -45,9 +45,9 @@ def truncate_backbone(target: PreTrainedModel, layers: int, adapter: PreTrainedM
     adapter_layers: list[Any] = [] if adapter_module is None else list(adapter_module.layers)
     target_config = target.config.get_text_config()
     config = layer_config(target_config, layers + len(adapter_layers))
-    if getattr(config, "layer_types", None):
+    if getattr(config, "layer_types", None):  # the target's layers keep their kind of attention
         config.layer_types[:layers] = target_config.layer_types[:layers]
-    with torch.device("meta"):
+    with torch.device("meta"):  # no memory for weights, since all layers are replaced below
         backbone: PreTrainedModel = type(decoder)(config)
     backbone.layers = nn.ModuleList([*decoder.layers[:layers], *adapter_layers])
     for index, layer in enumerate(adapter_layers, layers):

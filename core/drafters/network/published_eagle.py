@@ -60,6 +60,7 @@ def load_published_head(folder: Path, hidden_size: int) -> tuple[dict[str, Any],
     tensors = {
         name: tensor for name, tensor in read_tensors(folder / WEIGHTS_FILE).items() if name not in TARGET_WEIGHTS
     }
+    # EAGLE-1 and EAGLE-2 heads consist of the linear layer `fc` and one decoder layer, `layers.0`
     unknown_tensors = sorted(name for name in tensors if not name.startswith(("fc.", "layers.0.")))
     if unknown_tensors:
         raise UnsupportedMethod(
@@ -74,6 +75,7 @@ def load_published_head(folder: Path, hidden_size: int) -> tuple[dict[str, Any],
         )
     stored = read_settings(folder / "config.json")
     check_fields(stored, FIELD_TYPES, folder / "config.json")
+    # names of `EagleModel`'s arguments; published heads have no norms around the layer
     settings = {
         "pictures": stored.get("pictures", "features"), "bias": "fc.bias" in tensors, "normed": False,
         "shape": {name: stored[name] for name in SHAPE_FIELDS if stored.get(name) is not None},

@@ -60,17 +60,22 @@ class DrafterCacheState(BatchedState):
         """
         ones = torch.ones_like(prompts.branch_lens[:, 0])
         hidden_states = prompts.hidden_before_root()[:, :, None]
+        # the root is the one new token of every row, and is committed
         new = DrafterCacheState(
-            cache, num_cached, prompts.root_tokens, hidden_states, ones, ones.clone(), prompts.last_tokens()
-        )
+            cache, num_cached, new_tokens=prompts.root_tokens, new_hidden_states=hidden_states, num_new=ones,
+            num_committed=ones.clone(), cfg_root_ids=prompts.last_tokens(),
+        )  # fmt: skip
         extended: DrafterCacheState = append_drafter_rows(drafter_state, new)
         return extended
 
     def observe(self, outcome: DraftOutcome) -> None:
         """Store the accepted tokens, with the target hidden states before each, to be processed in the next draft."""
         result = outcome.verification
+        # KV entries of the tokens committed before this draft stay valid; those of pending tokens are computed again
         self.num_cached = self.num_cached + self.num_committed[:, None]
-        tree_indices = F.pad(result.path + 1, (1, 0)).clamp(min=0)  # [B, D + 1] of the accepted path; the root is 0
+        # [B, P + 1] tree indices of root (0) and accepted path of P nodes, before the accepted tokens and the bonus
+        # token; path entries of -1 are padding, and become the root's index
+        tree_indices = F.pad(result.path + 1, (1, 0)).clamp(min=0)
         self.new_tokens = result.tokens
         self.new_hidden_states = gather_per_cfg_branch(outcome.hidden_states, tree_indices)
         self.num_new, self.num_committed = result.num_matched, result.num_committed
@@ -167,6 +172,8 @@ class DrafterNetwork(ABC):
         """Return the largest depth of nodes within the decoder's context, `[B]`; None if it covers the target's."""
         if self.decoder.context_len >= self.target.context_len:
             return None
+        # a node of depth d is predicted at the token of depth d - 1; the root (depth 0) is at the position num_cached +
+        # num_committed - 1, and the last position of the context is context_len - 1
         return self.decoder.context_len + 1 - (drafter_state.num_cached.amax(1) + drafter_state.num_committed)
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
@@ -182,9 +189,10 @@ class DrafterNetwork(ABC):
         inputs, num_cached = self.prompt_inputs(prompts)
         cache = self.decoder.create_cache(prompts.branch_lens.shape[1]) if cache is None else cache
         rows = cache.add_rows(len(prompts.branch_lens))
+        # rotary positions are then counted from the end of the prompt
         if self.decoder.position_ids_fn is not None:
             cache.append_rope_offsets(-prompts.branch_lens.flatten())
-        if inputs.shape[1]:
+        if inputs.shape[1]:  # 0 if all prompts have one token, the root
             self.decoder.prefill(cache, inputs, rows)
         return cache, num_cached
 
@@ -211,7 +219,7 @@ class DrafterNetwork(ABC):
         inputs = self.committed_inputs(state, drafter_state, tokens, hidden_states)
         # outputs [B*R, C, D]
         outputs = self.decoder.forward_tree(cache, inputs, causal_mask, index.expand(len(tokens), -1), num_cached)
-        last = (drafter_state.num_new - 1).repeat_interleave(cfg_branches)
+        last = (drafter_state.num_new - 1).repeat_interleave(cfg_branches)  # [B*R] index of the last valid token
         frontier = self.decoder.tree_frontier(cache, num_cached + drafter_state.num_new[:, None], max_nodes)
         return self.outputs(outputs[cached_arange(len(outputs), outputs.device), last][:, None], frontier)
 
@@ -232,6 +240,7 @@ class DrafterNetwork(ABC):
         cfg_branches = drafter_state.num_cached.shape[1]
         parent_index = repeat_for_cfg_branches(parent_index, cfg_branches)  # [B*R, W]
         child_states = parents.child_states
+        # the parent's child state for every node; with one parent a view does, with one node nothing is needed
         if child_states.shape[1] > 1:
             child_states = batch_gather(child_states, parent_index)
         elif parent_index.shape[1] > 1:

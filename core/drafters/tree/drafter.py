@@ -52,7 +52,8 @@ class PendingPrefix:
         """
         num_pending = drafter_state.num_pending
         index = cached_arange(max_without_sync(num_pending, max_pending) + 1, drafter_state.new_tokens.device)
-        # the root is the last committed one of the new tokens, and pending tokens follow it
+        # the root is the last committed one of the new tokens, and pending tokens follow it; rows with fewer pending
+        # tokens than others are padded with copies of the last one
         index_from_root = (drafter_state.num_committed - 1)[:, None] + index.clamp(max=num_pending[:, None])
         return PendingPrefix(drafter_state.new_tokens.gather(1, index_from_root), num_pending)
 
@@ -63,35 +64,39 @@ class PendingPrefix:
 
     def as_draft(self) -> Draft:
         """Return a draft of the pending tokens alone, as a chain."""
-        ids = self.ids[:, 1:]
+        ids = self.ids[:, 1:]  # without the root
         return Draft.from_chain(ids, cached_arange(ids.shape[1], ids.device) < self.num_pending[:, None])
 
     def positions(self, state: BatchState, levels: int) -> Tensor:
         """Return the position among the generated tokens of the nodes of every tree level, `[B, levels]`."""
+        # the tree grows under the last pending token, so its first level is `num_pending` positions further
         return next_positions(state.num_generated + self.num_pending, levels)
 
     def ranking_noise(self, noise: Noise, state: BatchState, levels: int) -> Tensor | None:
         """Return the Gumbel noise that ranks the candidates of each level, `[B, levels, V]`; None if all are greedy."""
-        # noise of all positions after the root; the tree's first level is `num_pending` positions further
+        # noise of all positions after the root (M pending tokens, then levels); the tree's first level is `num_pending`
+        # positions further
         gumbel = noise.draft_positions(state.num_generated, self.ids.shape[1] - 1 + levels).gumbel()
         if gumbel is None or self.is_root_only:
             return gumbel
         return batch_gather(gumbel, next_positions(self.num_pending, levels))
 
     def initial_paths(self, levels: int) -> Tensor:
-        """Return root and pending ids with room for `levels` tree levels, `[B, 1, 1 + M + levels]` (one path)."""
+        """Return root and M pending ids with room for `levels` tree levels, `[B, 1, 1 + M + levels]` (one path)."""
         return F.pad(self.ids[:, None], (0, levels))
 
     def extend_paths(self, paths: Tensor, tree: DraftTree) -> Tensor:
-        """Return the ids on the path from the root to each frontier node of `tree`.
+        """Return the ids on the path from the root to each frontier node of `tree` (the nodes whose children are next).
 
         Args:
-            paths (Tensor): [B, W', 1 + M + levels] paths to the frontier nodes of the level before.
+            paths (Tensor): [B, W', 1 + M + levels] ids of the root, of up to M pending tokens, and of a node per level,
+                for the W' frontier nodes of the level before.
             tree (DraftTree): Tree grown so far.
 
         Returns:
-            Tensor: [B, W, 1 + M + levels].
+            Tensor: [B, W, 1 + M + levels]: each parent's path with the node's id added.
         """
+        # index of a level-l node in its path: after the root (0) and this row's pending tokens
         index = (self.num_pending + len(tree.levels))[:, None, None].expand(-1, tree.width, -1)
         return batch_gather(paths, tree.parent_index).scatter_(2, index, tree.frontier_ids[..., None])
 
@@ -142,7 +147,7 @@ class TreeDrafter(ABC):
         Args:
             state (BatchState): Committed state of the target.
             drafter_state (DrafterCacheState): State of the drafter; `num_new` is the number of valid tokens per row.
-            tokens (Tensor): [B, C] token ids, right-padded.
+            tokens (Tensor): [B, C] ids of the new tokens, right-padded to the C of the longest row.
             hidden_states (Tensor): [B, R, C, D] target hidden states of the position before each token, for R guidance
                 branches.
 
@@ -177,7 +182,8 @@ class TreeDrafter(ABC):
     def restricted_ids(self, sampler: Sampler, tree_shape: TreeShape) -> Tensor | None:
         """Return the token ids `[K]` that logits can be restricted to while a tree is grown; None: use all ids.
 
-        That needs a vocabulary subset with enough ids for the children of a node, and no token constraints.
+        That needs a vocabulary subset with enough ids for the children of a node, and no constraints of the checkpoint,
+        because those are written for full vocabularies.
         """
         subset = self.vocab_subset
         can_restrict = subset is not None and len(subset) >= tree_shape.width and sampler.constraints is None
@@ -196,7 +202,12 @@ class TreeDrafter(ABC):
         return DrafterCacheState.with_prompts(drafter_state, cache, num_cached, prompts)
 
     def draft(self, state: BatchState, drafter_state: DrafterCacheState, sampler: Sampler, noise: Noise) -> Draft:
-        """Process the tokens accepted since the last draft, then grow a tree of draft tokens under the last of them."""
+        """Process the tokens accepted since the last draft, then grow a tree of draft tokens under the last of them.
+
+        With shared noise (Gumbel noise keyed by position, which the verifier samples with, too) candidates are ranked
+        with that noise. Else they are drawn with fresh noise, and the draft carries their log probabilities q.
+        """
+        # on accelerators the full width, so that no device sync is needed
         num_new = max_without_sync(drafter_state.num_new, drafter_state.new_tokens.shape[1])
         new_tokens, new_hidden = drafter_state.new_tokens[:, :num_new], drafter_state.new_hidden_states[:, :, :num_new]
         level_state = self.forward_committed(state, drafter_state, new_tokens, new_hidden)
@@ -209,10 +220,13 @@ class TreeDrafter(ABC):
         # paths of token ids are only kept where the sampler (repetition penalty, grammar) depends on them
         needs_context = sampler.depends_on_history(state.sampling_tensors, grammar_states)
         paths = prefix.initial_paths(shape.depth) if needs_context else None
+        # Work on the subset's ids alone if nothing needs real token ids: path-dependent processors do, and so does q.
         subset_ids = self.restricted_ids(sampler, shape) if noise.uses_shared_noise and paths is None else None
         if subset_ids is not None:
             sampler = sampler.restrict_to(subset_ids)
             level_noise = None if level_noise is None else level_noise.index_select(2, subset_ids)
+        # `draft_distribution` applies no top-k, top-p or min-p: they would only discard tokens that the target may
+        # sample. A ratio test needs q after all filters, which is what calling the sampler returns.
         process_logits = sampler.draft_distribution if noise.uses_shared_noise else sampler
         tree, distributions = DraftTree(len(state), drafter_state.new_tokens.device), []
         states_by_level = split_levels(grammar_states, shape.depth)
@@ -237,7 +251,7 @@ class TreeDrafter(ABC):
             return draft.prepend_chain(prefix.ids[:, 1:], prefix.num_pending, shape.max_nodes)
         # verification tests siblings in the order they were drawn
         draft, draft_candidates = shape.draft_in_sampled_order(tree)
-        if not (self.ranking.draws and noise.any_sampled):
+        if not (self.ranking.draws and noise.any_sampled):  # picked without random numbers: there is no q
             return draft.with_passes(passes)
         return draft.with_passes(passes, draft_log_probs(tree, draft_candidates, distributions)).without_invalid_q()
 
@@ -255,16 +269,21 @@ def draft_log_probs(tree: DraftTree, draft_candidates: Tensor, distributions: li
     """Return log q, the draft distribution of the children of the root and of every node of a draft.
 
     Args:
-        tree (DraftTree): Tree that was grown.
-        draft_candidates (Tensor): [B, N] candidates of the tree that the draft consists of.
-        distributions (list[TokenDistribution]): Distribution of every level, at the nodes whose children it is for.
+        tree (DraftTree): Tree that was grown: M candidate nodes, of which the root and E others were expanded, that is,
+            got children.
+        draft_candidates (Tensor): [B, N] indices of the candidates that are kept in the draft, its N nodes.
+        distributions (list[TokenDistribution]): Draft distribution of every level, at the expanded nodes of the level
+            above it (the root for the first), whose children it predicts.
 
     Returns:
-        Tensor: [B, N+1, V] log probabilities by tree index (0 is the root), zeros where a node has no children.
+        Tensor: [B, N+1, V] log probabilities of the children by the tree index of the parent in the draft (0 is the
+            root, i + 1 is node i). Nodes without children have zeros, which have no effect: verifiers use q only to
+            test drafted children.
     """
-    tree_indices = tree.expanded_draft_tree_indices(draft_candidates)  # [B, 1 + E]
+    # [B, 1 + E] tree index in the draft of every expanded node; N + 1 for those that are not kept
+    tree_indices = tree.expanded_draft_tree_indices(draft_candidates)
     log_q = torch.cat([distribution.log_probs for distribution in distributions], 1)  # [B, 1 + E, V]
-    # nodes that are not kept have the last index, which is cut off
+    # N + 2 entries: the last, N + 1, collects the distributions of nodes that are not kept, and is cut off
     scattered = log_q.new_zeros(len(log_q), draft_candidates.shape[1] + 2, log_q.shape[-1])
     return scattered.scatter_(1, tree_indices[..., None].expand_as(log_q), log_q)[:, :-1]
 
@@ -274,8 +293,8 @@ def path_context(state: BatchState, paths: Tensor, positions: Tensor) -> Generat
 
     Args:
         state (BatchState): Committed state of the target.
-        paths (Tensor): [B, W, D] token ids from the root to each node.
+        paths (Tensor): [B, W, P] token ids from the root to each node, right-padded to P.
         positions (Tensor): [B, W] position of the children among the generated tokens.
     """
-    depth = positions - state.num_generated[:, None]
+    depth = positions - state.num_generated[:, None]  # of the parents: tokens between the root and each child
     return GenerationContext(state.tokens, state.num_tokens, paths, depth, positions, state.max_new_tokens)

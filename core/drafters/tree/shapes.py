@@ -29,13 +29,14 @@ MAX_NATS = 100.0  # nats; a token that cannot be drawn counts as no worse than t
 class ChildScores:
     """Scores of all possible children of the W frontier nodes (the nodes whose children are added next)."""
 
-    logits: Tensor  # [B, W, K] processed draft logits
-    noise: Tensor | None = None  # [B, 1, K] Gumbel noise shared by drafter and target; None if all rows are greedy
+    logits: Tensor  # [B, W, K] processed draft logits of K token ids
+    noise: Tensor | None = None  # [B, 1, K] Gumbel noise of the children's position; None if all rows are greedy
     ids: Tensor | None = None  # [K] token ids that the last dimension stands for; None for the whole vocabulary
 
     def top_ids(self, values: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Return the `width` highest of `values` `[B, W, K]` and their token ids, both `[B, W, width]`."""
         top_values, index = fast_topk(values, width)
+        # `ids` are the token ids of the K entries; None if an entry's index is its id
         return top_values, index if self.ids is None else self.ids.take(index)
 
 
@@ -55,6 +56,10 @@ class CandidateRanking:
     def top_children(self, scores: ChildScores, width: int) -> tuple[Tensor, Tensor]:
         """Return the `width` children of each node that are most likely to be accepted, in descending order.
 
+        Args:
+            scores (ChildScores): Draft logits and noise of all possible children of W nodes.
+            width (int): Number of children per node.
+
         Returns:
             tuple[Tensor, Tensor]: draft logits, with noise added if this ranking draws, and token ids, both
                 [B, W, width].
@@ -64,10 +69,18 @@ class CandidateRanking:
     def top_children_log_probs(self, scores: ChildScores, width: int) -> tuple[Tensor, Tensor]:
         """Return the `width` children of each node that are most likely to be accepted, in descending order.
 
+        The acceptance probability is estimated as softmax((logits + noise) / logit_noise_scale).
+
+        Args:
+            scores (ChildScores): Draft logits and noise of all possible children of W nodes.
+            width (int): Number of children per node.
+
         Returns:
             tuple[Tensor, Tensor]: log of the estimated acceptance probability, and token ids, both [B, W, width].
         """
         perturbed = self.perturb(scores)
+        # The target's winner has the highest target logit plus the same noise; drafter and target logits differ by an
+        # error of about this scale, which makes the drafter's winner the less certain the larger it is.
         if self.logit_noise_scale != 1:
             perturbed = perturbed / self.logit_noise_scale
         return scores.top_ids(perturbed.log_softmax(-1), width)
@@ -80,8 +93,10 @@ class CandidateRanking:
 def clamp_log_probs(log_probs: Tensor) -> Tensor:
     """Return `log_probs` `[...]` clamped to at least -MAX_NATS; NaN (from infinite logits) becomes -MAX_NATS, too.
 
+    MAX_NATS is so large that such a token counts as impossible, and finite, so that sums along a path stay finite, too.
     `topk` would rank NaN highest, and so children would be kept without their parents.
     """
+    # fmax ignores NaN, unlike maximum and clamp
     return torch.fmax(log_probs, log_probs.new_full((), -MAX_NATS))
 
 
@@ -153,8 +168,9 @@ class DynamicTree:
     @property
     def max_nodes(self) -> int:
         """Largest number of nodes of a draft."""
-        if self.width == 1:
+        if self.width == 1:  # a chain, of which nothing is left out
             return self.depth
+        # the first level has `width` candidates, every later one `width` children of `width` nodes
         num_candidates = self.width + (self.depth - 1) * self.width**2
         return min(num_candidates, self.total or self.depth * self.width)
 
@@ -178,20 +194,21 @@ class DynamicTree:
         Returns:
             bool: True if a further level should be added: some row has enough probability left (`stop`).
         """
-        log_probs, ids = ranking.top_children_log_probs(scores, self.width)
-        path_scores = clamp_log_probs(log_probs)
+        log_probs, ids = ranking.top_children_log_probs(scores, self.width)  # [B, W, width], W frontier nodes
+        path_scores = clamp_log_probs(log_probs)  # sum of log probabilities from the root
         if tree.levels:
             path_scores = path_scores + tree.levels[-1].frontier_scores[..., None]
         if tree.active_rows is not None:  # in batch rows that stopped, new candidates rank below all earlier ones
             is_stopped = ~tree.active_rows[..., None]
-            log_probs = log_probs.masked_fill(is_stopped, -torch.inf)
+            log_probs = log_probs.masked_fill(is_stopped, -torch.inf)  # marks them as invalid
+            # the lowest score that a path of this length can have: MAX_NATS bounds each of its log probabilities
             path_scores = path_scores.masked_fill(is_stopped, -MAX_NATS * (1 + len(tree.levels)))
         candidate_scores = path_scores.flatten(1)  # [B, W * width]
         is_last = len(tree.levels) + 1 == self.depth
-        if self.width == 1:
+        if self.width == 1:  # a chain: the only candidate is the frontier
             frontier_scores, frontier_nodes = candidate_scores, zero_index(tree.rows, tree.device)
             parent_index = frontier_nodes
-        else:
+        else:  # no node of the last level gets children
             frontier_scores, frontier_nodes = candidate_scores.topk(0 if is_last else self.width, 1)
             parent_index = frontier_nodes // self.width  # each parent has `width` consecutive candidates
         level = TreeLevel(
@@ -201,16 +218,19 @@ class DynamicTree:
         if self.stop and not is_last:
             is_active = frontier_scores.exp().sum(1, keepdim=True) >= self.stop  # [B, 1]; the sum is 0 in stopped rows
             shared_value = all_equal_without_sync(is_active)  # None if rows differ, or if the device must not be read
+            # if all rows stop, the tree is complete; if only some may, later levels are masked in the rows that stopped
             is_last, tree.active_rows = shared_value is False, is_active if shared_value is None else None
         return not is_last
 
     def draft_in_sampled_order(self, tree: DraftTree) -> tuple[Draft, Tensor]:
         """Return the draft with siblings in the order they were drawn, and its candidates in `tree`, `[B, N]`."""
+        # candidates are numbered level by level, siblings in the order they were drawn
         draft_candidates = self.kept_candidates(tree).sort(1).values
         return tree.to_draft(draft_candidates, self.parent_tree_indices(tree)), draft_candidates
 
     def draft_main_path_first(self, tree: DraftTree) -> Draft:
         """Return the draft with the path to its deepest node before all other nodes."""
+        # a chain (`width` 1) is such a path already
         draft_candidates, parents = self.kept_candidates(tree), self.parent_tree_indices(tree)
         return tree.to_draft(
             draft_candidates if self.width == 1 else tree.deepest_path_first(draft_candidates, parents), parents
@@ -223,7 +243,8 @@ class DynamicTree:
         return tree.top_candidates(self.max_nodes)
 
     def parent_tree_indices(self, tree: DraftTree) -> Tensor:
-        """Return the tree index of every candidate's parent, `[B, M]`; 0 is the root."""
+        """Return the tree index of every candidate's parent, `[B, M]` for M candidates; 0 is the root."""
+        # every expanded node (node with children) has `width` candidates, which come one after another
         return tree.expanded_tree_indices[..., None].expand(-1, -1, self.width).flatten(1)
 
 
@@ -271,10 +292,14 @@ class StaticTree:
 
     def acceptances(self, depth: int) -> tuple[float, ...]:
         """Return the acceptance probability of every rank at `depth`, where the root's children have depth 0."""
+        # depths beyond the table use its last entry
         return self.acceptance_by_rank[min(depth, len(self.acceptance_by_rank) - 1)]
 
     def grow(self, tree: DraftTree, scores: ChildScores, ranking: CandidateRanking) -> bool:
         """Add the next level of the fixed shape: to each frontier node of `tree` its children of the chosen ranks.
+
+        A child's rank is its index among its siblings, from the likeliest on. The shape as index tensors is in
+        `tree_template`.
 
         Args:
             tree (DraftTree): Tree to extend in place.
@@ -285,19 +310,26 @@ class StaticTree:
             bool: True if the shape has a further level.
         """
         level, rows = tree_template(self, tree.device).levels[len(tree.levels)], tree.rows
+        # rank the same number of children for all W frontier nodes, [B, W * num_ranks], then keep those of the shape
         values, ids = (part.flatten(1) for part in ranking.top_children(scores, level.num_ranks))
-        if level.selected is not None:
+        if level.selected is not None:  # None: the shape has them all
             values, ids = values.index_select(1, level.selected), ids.index_select(1, level.selected)
         frontier_nodes, parent_index = level.frontier_nodes.expand(rows, -1), level.parent_index.expand(rows, -1)
-        tree.levels.append(TreeLevel(ids, values, values, frontier_nodes, parent_index, values[:, :0]))
+        # the shape does not depend on scores: draft logits in their place only tell which nodes are valid (finite)
+        new_level = TreeLevel(
+            ids, log_probs=values, path_scores=values, frontier_nodes=frontier_nodes, parent_index=parent_index,
+            frontier_scores=values[:, :0],
+        )  # fmt: skip
+        tree.levels.append(new_level)
         return len(tree.levels) < self.depth
 
     def draft_in_sampled_order(self, tree: DraftTree) -> tuple[Draft, Tensor]:
         """Return the draft, and the index of each of its nodes among the candidates of `tree`, `[B, N]`.
 
-        The path of first ranks comes before all other nodes, which keeps the order of siblings.
+        The path of first ranks (from the root always to the likeliest child) comes before all other nodes. Siblings
+        stay in the order they were drawn, since the first is drawn first.
         """
-        template = tree_template(self, tree.device)
+        template = tree_template(self, tree.device)  # the shape as index tensors, cached
         draft_candidates, shape = template.order.expand(tree.rows, -1), template.shape
         tokens, valid = tree.ids[:, template.order], tree.valid[:, template.order]
         parents = shape.parents.expand(tree.rows, -1)
@@ -340,19 +372,26 @@ class TreeTemplate:
 
 @lru_cache(maxsize=64)
 def tree_template(shape: StaticTree, device: torch.device | str = "cpu") -> TreeTemplate:
-    """Return the index tensors of `shape`, cached per shape and device."""
+    """Return the index tensors of `shape`, cached per shape and device.
+
+    A child's rank is its index among its siblings, from the likeliest on. Frontier nodes are those with children.
+    """
     nodes_of_levels = nodes_by_level(shape)  # per level: (index of the parent in the level above, rank) of each node
     levels: list[TemplateLevel] = []
     parents: list[int] = []  # parent of every node, numbered level by level; -1 is the root
+    # indices of the frontier nodes within the level before (at first the root), and the numbers of the first node of
+    # this level and of the level before
     last_frontier, level_start, last_level_start = [0], 0, 0
 
     def tensor(values: list) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
-    with torch.inference_mode(False):
+    with torch.inference_mode(False):  # cached tensors made in inference mode could not be used in training later
         for depth, nodes in enumerate(nodes_of_levels):
             is_last = depth + 1 == len(nodes_of_levels)
             frontier = [] if is_last else sorted({parent for parent, _ in nodes_of_levels[depth + 1]})
+            # ranks that some node has; as many children are ranked for every frontier node, and `selected` are those
+            # of the shape
             num_ranks = 1 + max(rank for _, rank in nodes)
             selected = [last_frontier.index(parent) * num_ranks + rank for parent, rank in nodes]
             has_all = selected == list(range(num_ranks * len(last_frontier)))
@@ -369,23 +408,28 @@ def tree_template(shape: StaticTree, device: torch.device | str = "cpu") -> Tree
             first_path.append(child)
             node = child
         order = first_path + [node for node in range(len(parents)) if node not in first_path]
-        index_of = {node: index for index, node in enumerate(order)} | {-1: -1}
+        index_of = {node: index for index, node in enumerate(order)} | {-1: -1}  # node -> its index in drafts
         ordered_parents = [index_of[parents[node]] for node in order]
-        is_chain = ordered_parents == list(range(-1, len(order) - 1))
+        is_chain = ordered_parents == list(range(-1, len(order) - 1))  # every node's parent is the one before it
         draft_parents = tensor([ordered_parents])  # [1, N]
         unused_tokens, valid = torch.zeros_like(draft_parents), torch.ones_like(draft_parents, dtype=torch.bool)
+        # a draft without tokens of its own, of which only parents, ancestor mask and depths are used
         draft = Draft(unused_tokens, draft_parents, valid, len(nodes_of_levels), is_chain)
         return TreeTemplate(levels, tensor(order), draft)
 
 
 def likeliest_paths(shape: StaticTree) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Yield acceptance probability and ranks of the path to every node of `shape`, the likeliest first."""
+    """Yield acceptance probability and ranks of the path to every node of `shape`, the likeliest first.
+
+    A path is the tuple of the ranks (indices among siblings, the likeliest first) of its nodes. Its probability is the
+    product of their acceptances.
+    """
     queue: list[tuple[float, tuple[int, ...]]] = [  # a min-heap, so probabilities are negative
         (-acceptance, (rank,)) for rank, acceptance in enumerate(shape.acceptances(0))
     ]
     heapq.heapify(queue)
     for _ in range(shape.max_nodes):
-        if not queue:
+        if not queue:  # no path of at most `max_depth` nodes is left
             return
         negative_probability, path = heapq.heappop(queue)
         yield -negative_probability, path
@@ -401,9 +445,10 @@ def node_probs(shape: StaticTree) -> list[float]:
 
 def nodes_by_level(shape: StaticTree) -> list[list[tuple[int, int]]]:
     """Return for every level of `shape` one pair per node: index of its parent in the level above, and its rank."""
-    paths = [path for _, path in likeliest_paths(shape)]
+    paths = [path for _, path in likeliest_paths(shape)]  # a path is the tuple of the ranks of its nodes
     levels = [sorted(path for path in paths if len(path) == depth) for depth in range(1, shape.max_depth + 1)]
-    levels = list(itertools.takewhile(bool, levels))
+    levels = list(itertools.takewhile(bool, levels))  # the shape may have fewer levels than `max_depth`
+    # a parent's path is the child's without the last rank; nodes of the first level have the parent 0, the root
     return [
         [(above.index(path[:-1]) if path[:-1] else 0, path[-1]) for path in level]
         for above, level in zip([[], *levels], levels, strict=False)

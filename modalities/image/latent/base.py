@@ -50,7 +50,7 @@ class LatentHeadPipeline(LatentTokenPipeline):
 
     @property
     def latent_dim(self) -> int:
-        return self.head.size
+        return self.head.latent_size
 
     @property
     @abstractmethod

@@ -157,7 +157,7 @@ class LatentHead(FixedNoiseChain, nn.Module):
         return super()._apply(*args, **kwargs)
 
     @property
-    def size(self) -> int:
+    def latent_size(self) -> int:
         """Return the number of values of a latent."""
         return self.config.size
 

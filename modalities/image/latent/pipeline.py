@@ -66,4 +66,4 @@ class LatentImagePipeline(EmojiImagePipeline, LatentHeadPipeline):
         return CELL
 
     def decode_pixels(self, tokens: Tensor, request_info: Sequence[ImageRequestInfo] = ()) -> Tensor:
-        return self.autoencoder.decode(tokens.nan_to_num(0).view(-1, *self.grid, self.head.size))
+        return self.autoencoder.decode(tokens.nan_to_num(0).view(-1, *self.grid, self.head.latent_size))

@@ -111,9 +111,11 @@ class Lab:
         """Return all drafters; `recorded` is what the oracle replays, by the order in which rows join."""
         return self.chained() | {
             "oracle": lambda target: LatentOracle(recorded, 0, reach=4, acceptance=0.75),
-            "jacobi": lambda target: JacobiDrafter(6, PreviousLatentFiller(target.chain.size), restart=False),
-            "jacobi of one": lambda target: JacobiDrafter(1, PreviousLatentFiller(target.chain.size), restart=False),
-            "jacobi, restarting": lambda target: JacobiDrafter(3, PreviousLatentFiller(target.chain.size)),
+            "jacobi": lambda target: JacobiDrafter(6, PreviousLatentFiller(target.chain.latent_size), restart=False),
+            "jacobi of one": lambda target: JacobiDrafter(
+                1, PreviousLatentFiller(target.chain.latent_size), restart=False
+            ),
+            "jacobi, restarting": lambda target: JacobiDrafter(3, PreviousLatentFiller(target.chain.latent_size)),
         }
 
 

@@ -34,7 +34,7 @@ HEATS = (1.0, 0.6)  # temperatures of the rows in turn
 class LinearChain(FixedNoiseChain):
     """Chain whose means are linear in x, so that its end is normal; `shift` is what drafts do not know of the map."""
 
-    size: int = 2
+    latent_size: int = 2
     shift: float = 0.0
     levels: Sequence[float] = LEVELS
 
@@ -54,7 +54,7 @@ class LinearChain(FixedNoiseChain):
     def condition(self, hidden: Tensor) -> Tensor:
         """Return the map `[..., C]`: every coordinate depends on all of the last latent."""
         turned = hidden + hidden.flip(-1) / 2
-        return 1.5 * (turned + torch.arange(self.size, device=hidden.device)).sin() + self.shift
+        return 1.5 * (turned + torch.arange(self.latent_size, device=hidden.device)).sin() + self.shift
 
     def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
         return condition[:, 0] + self.shrinks[step] * (x - condition[:, 0])
@@ -103,12 +103,12 @@ class MapTarget:
     def empty_state(self) -> BatchState:
         none = torch.zeros(0, dtype=torch.long)
         return BatchState(
-            empty_latents(0, 16, self.chain.size, self.device), none, none, none, none[:, None],
+            empty_latents(0, 16, self.chain.latent_size, self.device), none, none, none, none[:, None],
             SamplingTensors.from_params([], "cpu"), [], NoCache(),  # type: ignore[arg-type]
         )  # fmt: skip
 
     def prefill(self, state: BatchState, prompts: list[PromptInputs]) -> PrefillOutput:
-        rows, size = len(prompts), self.chain.size
+        rows, size = len(prompts), self.chain.latent_size
         two = torch.full((rows,), 2)
         settings = SamplingTensors.from_params([prompt.sampling_params for prompt in prompts], "cpu")
         budget = torch.tensor([prompt.max_new_tokens for prompt in prompts])

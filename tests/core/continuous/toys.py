@@ -22,7 +22,7 @@ class RandomHead(FixedNoiseChain, nn.Module):
 
     def __init__(self, size: int = 3, hidden: int = 32, levels: Sequence[float] = LEVELS, spread: float = 1.0) -> None:
         super().__init__()
-        self.size, self.levels = size, levels
+        self.latent_size, self.levels = size, levels
         self.inward = nn.Sequential(nn.Linear(size, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
         self.outward = nn.Linear(hidden, size)
         self.deeper = nn.Linear(size, size)

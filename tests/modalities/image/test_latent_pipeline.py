@@ -13,7 +13,7 @@ import torch
 import polydraft
 from polydraft.apps.train import drafter
 from polydraft.core.methods.continuous import LATENTS
-from polydraft.core.methods.spec import CODES
+from polydraft.core.methods.spec import CODEBOOK
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
@@ -112,7 +112,7 @@ def test_cancelled_image_is_nan_where_missing(folder: str) -> None:
 
 def test_the_model_says_what_it_can(folder: str) -> None:
     assert load_card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "coupled", "cspd"]
-    assert CODES not in load_card(folder).capabilities
+    assert CODEBOOK not in load_card(folder).capabilities
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [

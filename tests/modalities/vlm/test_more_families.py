@@ -13,7 +13,7 @@ from transformers.utils import is_torchvision_available
 
 from polydraft.core.drafters.lookup import PromptLookupDrafter
 from polydraft.core.errors import MissingPackage, UnknownModel, UnsupportedMethod, UnsupportedModel
-from polydraft.core.methods.spec import CODES
+from polydraft.core.methods.spec import CODEBOOK
 from polydraft.core.model.decoder import layer_configs
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.conformance import EXACT_UP_TO_TIES
@@ -67,7 +67,7 @@ def test_sampled_batch_equals_plain_decoding(pipe_of, family, dtype):
 @pytest.mark.parametrize("family", MORE)
 def test_load_and_chat_work_for_every_family(folder_of, family):
     pipe = load(str(folder_of(family)), dtype="float32")
-    assert family in detection.FAMILY_MARKERS and pipe.card.modality == "vlm" and CODES not in pipe.card.capabilities
+    assert family in detection.FAMILY_MARKERS and pipe.card.modality == "vlm" and CODEBOOK not in pipe.card.capabilities
     label = pipe(picture(60, 40), "What is this?", max_new_tokens=6).stats.guarantee
     assert label == "identical" or (family == EXPERTS and label == EXACT_UP_TO_TIES)
 

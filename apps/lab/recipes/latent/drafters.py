@@ -43,7 +43,7 @@ def build_draft_model(target: LatentModel) -> LatentModel:
     shape = SMALL | {"num_key_value_heads": SMALL["num_attention_heads"]}
     config = LlamaConfig.from_dict(target.backbone.config.to_dict() | shape)
     head = LatentHeadConfig(
-        size=target.head.size, hidden=config.hidden_size, width=96, blocks=2, embedding=128,
+        size=target.head.latent_size, hidden=config.hidden_size, width=96, blocks=2, embedding=128,
         levels=target.head.config.levels,
     )  # fmt: skip
     return LatentModel(LlamaModel(config), LatentHead(head))

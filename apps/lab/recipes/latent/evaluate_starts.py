@@ -56,7 +56,7 @@ def sample_head(head: LatentHead, cells: StartCells) -> Tensor:
     """Sample latents [N, DRAWS, C] by the head."""
     with mixed_precision():
         condition = head.condition(cells.features).repeat_interleave(DRAWS, 0)
-        return sample_chain(head, condition[None, None], torch.ones(1))[0].float().view(-1, DRAWS, head.size)
+        return sample_chain(head, condition[None, None], torch.ones(1))[0].float().view(-1, DRAWS, head.latent_size)
 
 
 def sample_posterior(head: LatentHead, cells: StartCells) -> Tensor:
@@ -66,7 +66,7 @@ def sample_posterior(head: LatentHead, cells: StartCells) -> Tensor:
         sigma = torch.tensor([head.config.levels[step]])
         return head.mean_towards(x, step, posterior_mean(x, sigma, cells.candidates, cells.probs))
 
-    return run_chain(head, mean, (len(cells.candidates), DRAWS, head.size))
+    return run_chain(head, mean, (len(cells.candidates), DRAWS, head.latent_size))
 
 
 def count_starts(head: LatentHead, cells: StartCells, latents: Tensor) -> tuple[int, int]:

@@ -37,7 +37,7 @@ def sample_chain(
     temperature: float = 1.0,
 ) -> Tensor:  # fmt: skip
     """Sample latents [B, K, C] by the head's chain, from `condition` [B, R, K, W] and guidance scale [B]."""
-    size = (condition.shape[0], condition.shape[2], head.size)
+    size = (condition.shape[0], condition.shape[2], head.latent_size)
 
     def mean(x: Tensor, step: int) -> Tensor:
         return head.mean(x, step, condition, scale)

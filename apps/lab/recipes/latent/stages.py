@@ -59,7 +59,7 @@ def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: 
         set_rate([optimiser], 3e-3 * linear_decay(spent, step))
         rows = torch.randint(len(latents), (2048,))
         with mixed_precision():
-            read = head.embed(latents[rows] + head.noise * torch.randn(len(rows), head.size)).float()
+            read = head.embed(latents[rows] + head.noise * torch.randn(len(rows), head.latent_size)).float()
         loss = F.mse_loss(read, wanted[rows])
         loss.backward()
         apply_gradients([optimiser], head)

@@ -41,7 +41,7 @@ PROBE = "beginnings.safetensors"
 def load_or_fit_probe(model: LatentModel, data: LatentBatches, runs: Path, rank: int) -> StartProbe:
     """Load the probe of an earlier run, or one that the first process fits."""
     classes = int(data.glyphs.start_classes.max()) + 1
-    probe = StartProbe(model.head.config.hidden, classes, model.head.size)
+    probe = StartProbe(model.head.config.hidden, classes, model.head.latent_size)
     if rank == 0 and not (runs / PROBE).exists():
         fit_probe(model, data, probe, PROBING)
         write_tensors(runs / PROBE, probe.state_dict())

@@ -177,7 +177,7 @@ def posterior_mean(x: Tensor, sigma: Tensor, candidates: Tensor, probs: Tensor) 
 def sample_noisy_latents(head: LatentHead, examples: HeadExamples, draws: int = DRAWS) -> tuple[Tensor, Tensor, Tensor]:
     """Return `draws` noisy latents per token [N, S, C], their noise levels [N, S, 1] and the posterior means."""
     modes = torch.multinomial(examples.sampling_probs, draws, replacement=True)
-    clean = examples.candidates.gather(1, modes[..., None].expand(-1, -1, head.size))
+    clean = examples.candidates.gather(1, modes[..., None].expand(-1, -1, head.latent_size))
     sigma = sample_noise_levels(head.config.levels, *modes.shape)
     x = clean + sigma * torch.randn(clean.shape)
     return x, sigma, posterior_mean(x, sigma, examples.candidates, examples.probs)

@@ -40,7 +40,7 @@ class SetChain:
         self.token_dim = net.input_proj.in_features
 
     @property
-    def size(self) -> int:
+    def latent_size(self) -> int:
         """Return the number of values of a set."""
         return self.max_set_size * self.token_dim
 

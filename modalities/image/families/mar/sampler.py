@@ -49,7 +49,7 @@ class SetSampler:
         """Return the distributions of the sets t `[B, K]`."""
         set_index = t.clamp(max=len(self.masking) - 1)
         sizes, progress = torch.tensor(self.masking.sizes).to(t.device), self.masking.progress.to(t.device)
-        values = torch.arange(self.chain.size, device=t.device)
+        values = torch.arange(self.chain.latent_size, device=t.device)
         is_real = values < self.chain.token_dim * sizes[set_index][..., None]
         scale = 1 + (settings.guidance_scale[:, None] - 1) * progress[set_index]
         return SetDistribution(self.chain, hidden, scale, settings.temperature, real=is_real)

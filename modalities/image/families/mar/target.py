@@ -55,7 +55,7 @@ class MARTarget:
         empty = torch.zeros(0, dtype=torch.long, device=self.device)
         canvas = Canvas(empty, empty.view(0, len(self.masking), self.masking.max_set_size))
         return BatchState(
-            empty_latents(0, 0, self.chain.size, self.device), empty, empty, empty, empty[:, None],
+            empty_latents(0, 0, self.chain.latent_size, self.device), empty, empty, empty, empty[:, None],
             SamplingTensors.from_params([], self.device), [], canvas,  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -82,12 +82,12 @@ class MARTarget:
         sampling_tensors = SamplingTensors.from_params([prompt.sampling_params for prompt in prompts], self.device)
         state.append_rows(
             BatchState(
-                empty_latents(rows, 1 + len(self.masking), self.chain.size, self.device), ones, 0 * ones,
+                empty_latents(rows, 1 + len(self.masking), self.chain.latent_size, self.device), ones, 0 * ones,
                 max_new_tokens, ones[:, None], sampling_tensors, [1] * rows, Canvas(labels, indices.to(self.device)),  # type: ignore[arg-type]
             )
         )  # fmt: skip
         empty = torch.zeros(rows, self.num_branches, 1, 0, device=self.device)
-        return LatentPrefill(labels[:, None], ones[:, None], empty, latent_size=self.chain.size)
+        return LatentPrefill(labels[:, None], ones[:, None], empty, latent_size=self.chain.latent_size)
 
     def score(self, state: BatchState, draft: Draft) -> TargetOutput:
         """Return hidden states of the next set and of all drafted sets, each knowing the sets before it."""

@@ -26,7 +26,7 @@ class NextStepHead(FixedNoiseChain, nn.Module):
 
     def __init__(self, config: NextStepConfig, schedule: FlowSchedule) -> None:
         super().__init__()
-        self.size, self.init_std, self.schedule = config.token_dim, 1.0, schedule
+        self.latent_size, self.init_std, self.schedule = config.token_dim, 1.0, schedule
         self.step_stds = schedule.step_stds
         self.image_in_projector = nn.Linear(config.token_dim, config.hidden_size)
         self.image_out_projector = nn.Linear(config.hidden_size, config.hidden_size)

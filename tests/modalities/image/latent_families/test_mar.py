@@ -268,7 +268,7 @@ def test_set_is_sampled_from_previous_sets(mar: MAR, noisy_end: bool) -> None:
     hidden = branches[:, spots].flatten(1)[None, None]  # [1, 1, R, S · D]
     batch = loop.start_batch(method, prompts)
     noise, chain = batch.noise, method.target.chain  # type: ignore[attr-defined]
-    begin, widths, offsets = noise.latent_noise(torch.tensor([[2]]), 5, chain.size)
+    begin, widths, offsets = noise.latent_noise(torch.tensor([[2]]), 5, chain.latent_size)
     scale = 1 + (2.9 - 1) * sets.progress[2].view(1, 1)
     x, condition = begin, chain.condition(hidden.transpose(1, 2))
     for step in range(5):

@@ -100,7 +100,7 @@ def test_steps_are_those_of_the_published_loop(name: str, guided: bool) -> None:
     made = torch.Generator().manual_seed(3)
     hidden = torch.randn(batch, branches, places, head.image_out_projector.in_features, generator=made)
     condition, scale = head.condition(hidden), torch.tensor([7.5, 2.0])
-    noise = [torch.randn(batch, places, head.size, generator=made) for _ in range(schedule.steps + 1)]
+    noise = [torch.randn(batch, places, head.latent_size, generator=made) for _ in range(schedule.steps + 1)]
     x, states = noise[0] * head.init_std, []
     for step, deviation in enumerate(head.step_stds):
         x = head.mean(x, step, condition, scale) + deviation * noise[step + 1]
@@ -119,7 +119,7 @@ def test_steps_are_those_of_the_published_loop(name: str, guided: bool) -> None:
 def test_mean_towards_denoised_equals_mean(name: str) -> None:
     schedule = SCHEDULES[name]
     head = small_head(schedule)
-    hidden, x = torch.randn(2, 2, 3, 16), torch.randn(2, 3, head.size)
+    hidden, x = torch.randn(2, 2, 3, 16), torch.randn(2, 3, head.latent_size)
     condition, scale = head.condition(hidden), torch.tensor([7.5, 2.0])
     for step in (0, schedule.steps // 2, schedule.steps - 1):
         expected = head.predict_denoised(x, step, condition, scale)
@@ -143,7 +143,7 @@ def test_a_step_that_forgets_the_score_is_seen() -> None:
     """The comparison above detects the drift of the deterministic flow."""
     head = small_head(FlowSchedule(4))
     condition, scale = head.condition(torch.randn(1, 1, 1, 16)), torch.ones(1)
-    x = torch.randn(1, 1, head.size)
+    x = torch.randn(1, 1, head.latent_size)
     mean = head.mean(x, 2, condition, scale)
     wanted = published_loop(head, condition[0, :, 0], None, [x[0, 0]] * 5, last=0.0, shift=1.0, steps=4)
     velocity = head.net(x, condition[:, 0] + head.net.time_embed(torch.tensor([0.5])))
@@ -152,7 +152,7 @@ def test_a_step_that_forgets_the_score_is_seen() -> None:
 
 def test_rows_and_places_do_not_touch() -> None:
     head = small_head(FlowSchedule(5))
-    hidden, x = torch.randn(3, 2, 4, 16), torch.randn(3, 4, head.size)
+    hidden, x = torch.randn(3, 2, 4, 16), torch.randn(3, 4, head.latent_size)
     condition, scale = head.condition(hidden), torch.tensor([1.5, 3.0, 7.5])
     whole = head.mean(x, 1, condition, scale)
     one = head.mean(x[1:2, 2:3], 1, condition[1:2, :, 2:3], scale[1:2])
@@ -162,7 +162,7 @@ def test_rows_and_places_do_not_touch() -> None:
 def test_bfloat16_head_reads_time_in_bfloat16() -> None:
     head = small_head(FlowSchedule(28), torch.bfloat16)
     condition = head.condition(torch.randn(1, 1, 1, 16).bfloat16())
-    x = torch.randn(1, 1, head.size)
+    x = torch.randn(1, 1, head.latent_size)
     mean = head.mean(x, 5, condition, torch.ones(1))
     wanted = published_loop(head, condition[0, :, 0], None, [x[0, 0]], last=0.0, shift=1.0, steps=28)
     assert mean.dtype == torch.float32 and wanted == []
@@ -251,7 +251,7 @@ def test_a_published_folder_loads(tmp_path: Path, tensors: dict[str, Tensor]) ->
     # the drawing of two tokens: what one drew, the other is generated after
     ids = torch.tensor([[1, 2, 29]])
     embedded = model.backbone.model.embed_tokens(ids)
-    drawn = torch.randn(1, 2, model.head.size)
+    drawn = torch.randn(1, 2, model.head.latent_size)
     both = model.backbone.model(inputs_embeds=torch.cat([embedded, model.head.embed(drawn)], 1)).last_hidden_state
     first = model.backbone.model(inputs_embeds=torch.cat([embedded, model.head.embed(drawn[:, :1])], 1))
     torch.testing.assert_close(both[:, :4], first.last_hidden_state)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import polydraft
-from polydraft.core.methods.spec import CODES
+from polydraft.core.methods.spec import CODEBOOK
 from polydraft.modalities.image.families.nextstep.pipeline import NextStepPipeline
 from polydraft.modalities.image.families.patches import unpatchify
 from polydraft.modalities.loading import load
@@ -219,7 +219,7 @@ def test_it_is_recognised_from_its_folder(folder: str, caplog: pytest.LogCapture
     assert (
         reference.methods == ["ar", "jacobi", "early-exit"]
         and reference.prompt_choices == {}
-        and CODES not in reference.capabilities
+        and CODEBOOK not in reference.capabilities
     )
     with caplog.at_level(logging.WARNING, logger="polydraft.models"):
         pipe = load(folder, dtype="float32", modality="image")
