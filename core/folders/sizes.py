@@ -67,7 +67,7 @@ def iter_integers(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[
 
 
 def check_memory(make: Callable[[], nn.Module], folder: Path) -> None:
-    """Check that a model is no larger than its weight files.
+    """Check that a model has about as many parameters as its weight files, before memory is allocated for it.
 
     Args:
         make (Callable): Builds the model; called on PyTorch's meta device, where tensors take no memory.

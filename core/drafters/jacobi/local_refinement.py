@@ -160,7 +160,7 @@ class LocalRefinementDrafter:
         every neighbour k and allowed id, it is a sum of K rows.
         """
         self.model, self.window, self.trust, self.sweeps = model.eval(), window, trust, sweeps
-        self.temperature = temperature
+        self.guess_temperature = temperature
         self.allowed_bias = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
         self.lm_head = fuse_lm_head(model, target)
         # One table per neighbour, with a row of H numbers (the network's inner size) for each of the A allowed ids. A
@@ -196,6 +196,9 @@ class LocalRefinementDrafter:
         A sweep adds to the last pass's logits how much the network f expects them to have changed since, `trust *
         (f(new neighbours) - f(neighbours in that pass))`, and takes the argmax with the position's Gumbel noise as the
         new guess. A position that no pass has scored yet is drawn from f(new neighbours) alone, in full.
+
+        Neighbours of a token are those to its left and in the image row above, committed ones (`recent_tokens`) or
+        guesses; `neighbour_mask` leaves out those beyond the edge of the image.
         """
         positions = next_positions(state.num_generated, self.window + 1)
         is_new = torch.arange(self.window, device=positions.device) >= drafter_state.num_scored
@@ -208,19 +211,22 @@ class LocalRefinementDrafter:
         recent_tokens, mask = self.recent_tokens(state), self.model.neighbour_mask(positions)
         sampling = state.sampling_tensors
         temperature = sampling.temperature[:, None, None] if sampling.uses("temperature") else None
-        # the network is for tokens of the image: guesses within its preview stay as they are
+        # the network is for tokens of the image: guesses within a low-resolution preview before it stay as they are
         is_refined = positions[:, :-1] >= self.model.num_preview_tokens
         ids = torch.where(is_new, state.root_tokens(), drafter_state.guesses)  # new: a copy of the last committed token
         features = self.neighbour_features(recent_tokens, ids, mask)  # [B, W + 1, H], H the network's inner size
         for _ in range(self.sweeps):
-            # the last feature, of the position after the window, is only kept for the next draft
+            # f of the W + 1st position is not used here: it becomes a window position once a token is committed, and
+            # `observe` then stores it as f(neighbours in that pass)
             change = self.lm_head((features[:, :-1] * weight - old_features).to(features.dtype))
+            # the logits of the last pass are divided by the sampling temperature already
             refined = logits + (change if temperature is None else change / temperature)
-            # stands in for the target's filters: as far below the highest logit as they went in the last pass
+            # approximates top-k, top-p and min-p: keep logits as near to the highest as the lowest that they kept in
+            # the last pass
             threshold = refined.amax(-1, keepdim=True) + drafter_state.filter_margin
             refined = refined.masked_fill_(refined < threshold, -torch.inf)
             # noise times temperature has the same argmax as logits divided by it; no noise if all rows are greedy
-            new_ids = (refined if gumbel is None else refined.add_(gumbel, alpha=self.temperature)).argmax(-1)
+            new_ids = (refined if gumbel is None else refined.add_(gumbel, alpha=self.guess_temperature)).argmax(-1)
             ids = torch.where(is_refined, new_ids, ids)
             features = self.neighbour_features(recent_tokens, ids, mask)
         drafter_state.draft_features = features

@@ -238,11 +238,17 @@ class FusedHeadEagleNetwork(TableEagleNetwork):
         self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None,
         project_embedding: TokenLookup, hidden_weight: Tensor, head_weight: Tensor,
     ) -> None:  # fmt: skip
-        """Stack the LM head on the part of `fuse` for hidden states, so that one matmul computes both."""
+        """Stack the LM head `[V, D]` on the hidden half `[D, D]` of `fuse`, so that one matmul computes both.
+
+        `fuse` is EAGLE's fully connected layer over [embedding, hidden state]. A drafted hidden state is the input of
+        both: of the LM head for its token, and of the hidden half for the next draft step. The embedding half is
+        `project_embedding`, a table by token id.
+        """
         super().__init__(model, target, image_placeholder_mask, project_embedding, hidden_weight)
         self.num_logits = len(head_weight)
         # the LM head, which comes first, has no bias: zeros in front of that of `fuse`
         bias = None if model.fuse.bias is None else F.pad(model.fuse.bias.detach(), (self.num_logits, 0))
+        # `fuse_linears` of one layer brings it into the packed form of the machine
         self.project_head_and_hidden = fuse_linears([build_linear(torch.cat([head_weight, hidden_weight]), bias)])
 
     def outputs(self, hidden_states: Tensor, frontier: TreeFrontier) -> HeadInput:

@@ -135,10 +135,12 @@ class TreeShape(Protocol):
         """
 
     def draft_in_sampled_order(self, tree: DraftTree) -> tuple[Draft, Tensor]:
-        """Return the draft with siblings in the order they were drawn, for verifiers that test them in this order.
+        """Return the draft with siblings in the order they were sampled, not by probability; subclasses define it.
+
+        Verifiers by recursive rejection test siblings in this order. `tree` has all candidates, the draft those kept.
 
         Returns:
-            tuple[Draft, Tensor]: the draft, and the candidates of `tree` that it consists of, [B, N].
+            tuple[Draft, Tensor]: draft, and the index of each of its N nodes among the candidates of `tree`, [B, N].
         """
 
     def draft_main_path_first(self, tree: DraftTree) -> Draft:
