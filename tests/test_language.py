@@ -6,7 +6,10 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 RELATIVE = {
@@ -31,8 +34,10 @@ def parse_sources(*folders: str) -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8")) for path in files}
 
 
-def definitions(tree: ast.Module) -> Iterator[Definition]:
-    return (node for node in ast.walk(tree) if isinstance(node, Definition))
+@cache
+def definitions(tree: ast.Module) -> list[Definition]:
+    """Return functions and classes of a module; every check reads them, and one walk serves all."""
+    return [node for node in ast.walk(tree) if isinstance(node, Definition)]
 
 
 def opens_with_relative_word(node: Definition) -> bool:
@@ -81,7 +86,9 @@ def bare_functions(sources: dict[str, ast.Module]) -> list[str]:
 
 
 def repeated_classes(sources: dict[str, ast.Module]) -> list[str]:
-    names = Counter(node.name for tree in sources.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    names = Counter(
+        node.name for tree in sources.values() for node in definitions(tree) if isinstance(node, ast.ClassDef)
+    )
     return sorted(name for name, count in names.items() if count > 1)
 
 
@@ -94,28 +101,34 @@ def long_test_names(sources: dict[str, ast.Module]) -> list[str]:
     ]
 
 
-PACKAGE = parse_sources("core", "modalities", "apps", "src/polydraft")
-EVERYTHING = PACKAGE | parse_sources("tests")
+@pytest.fixture(scope="module")
+def package() -> dict[str, ast.Module]:
+    return parse_sources("core", "modalities", "apps", "src/polydraft")
 
 
-def test_docstrings_open_with_no_relative_word() -> None:
-    assert relative_docstrings(EVERYTHING) == []
+@pytest.fixture(scope="module")
+def everything(package: dict[str, ast.Module]) -> dict[str, ast.Module]:
+    return package | parse_sources("tests")
 
 
-def test_identifiers_use_no_dialect() -> None:
-    assert dialect_names(EVERYTHING) == []
+def test_docstrings_open_with_no_relative_word(everything: dict[str, ast.Module]) -> None:
+    assert relative_docstrings(everything) == []
 
 
-def test_functions_have_no_bare_participle_names() -> None:
-    assert bare_functions(EVERYTHING) == []
+def test_identifiers_use_no_dialect(everything: dict[str, ast.Module]) -> None:
+    assert dialect_names(everything) == []
 
 
-def test_test_names_have_eight_words_at_most() -> None:
-    assert long_test_names(EVERYTHING) == []
+def test_functions_have_no_bare_participle_names(everything: dict[str, ast.Module]) -> None:
+    assert bare_functions(everything) == []
 
 
-def test_class_names_are_unique_in_the_package() -> None:
-    assert repeated_classes(PACKAGE) == []
+def test_test_names_have_eight_words_at_most(everything: dict[str, ast.Module]) -> None:
+    assert long_test_names(everything) == []
+
+
+def test_class_names_are_unique_in_the_package(package: dict[str, ast.Module]) -> None:
+    assert repeated_classes(package) == []
 
 
 def test_planted_lapses_are_found() -> None:

@@ -14,6 +14,7 @@ sequence, syntax), which are tested exactly and match only themselves.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
@@ -133,7 +134,7 @@ class FullVocabRatioRule(RatioRule):
         return gather_last(self.acceptance_probs(p, q, depth), draft_ids)
 
 
-class TokenMatchRule:
+class TokenMatchRule(ABC):
     """Weaker notion of equality between a drafted token and the token that the target sampled."""
 
     num_draws = 0  # additional draws from p at every tree index that `matches` needs
@@ -151,6 +152,7 @@ class TokenMatchRule:
         """
         return torch.where(distribution.greedy[:, None], target_ids, sample_inverse_cdf(distribution.probs, uniforms))
 
+    @abstractmethod
     def matches(self, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor) -> Tensor:
         """Return `[...]` bool: drafted tokens that are accepted in place of the target's token.
 
@@ -160,7 +162,6 @@ class TokenMatchRule:
             draft_ids (Tensor): `[...]` drafted tokens.
             draws (Tensor): `[..., num_draws]` additional draws of `draw_extra`.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

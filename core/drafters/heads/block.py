@@ -91,14 +91,7 @@ class BlockModel(MultiTokenModel):
         return self.decoder.create_cache(cfg_branches)
 
     def prefill(self, cache: KVCache, hidden_states: Tensor, embeddings: Tensor, rows: slice) -> None:
-        """Write the keys and values of prompts.
-
-        Args:
-            cache (KVCache): Is written to.
-            hidden_states (Tensor): [B*R, I, D] target hidden states of all prompt tokens but the last.
-            embeddings (Tensor): [B*R, I, D] embeddings of all prompt tokens but the first.
-            rows (slice): Physical rows of the cache, one per batch row and guidance branch.
-        """
+        """Write the KV entries of `[B*R, I, D]` prompt inputs to `rows` of the cache."""
         self.decoder.prefill(cache, self.fuse_inputs(hidden_states, embeddings), rows)
 
     def forward_draft(

@@ -99,16 +99,7 @@ class MultiTokenDrafter(TreeDrafter):
         self.model = model.eval()
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
-        """Process prompts up to the token before their roots (last tokens) in new batch rows of a KV cache.
-
-        Args:
-            cache (KVCache | None): The drafter's cache; None: create one.
-            prompts (PrefillOutput): What the target computed for the prompts.
-
-        Returns:
-            tuple[KVCache, Tensor]: the cache, and the number of its positions that are valid, [B, R] for R guidance
-                branches.
-        """
+        """Process prompts in new rows of `cache` (None: create one); return it and its valid positions, `[B, R]`."""
         cache = self.model.create_cache(prompts.branch_lens.shape[1]) if cache is None else cache
         rows, hidden_states = cache.add_rows(len(prompts.branch_lens)), prompts.hidden_states.flatten(0, 1)[:, :-1]
         # A token is processed together with the hidden state before it, so a prompt of L tokens has L - 1 inputs. The

@@ -243,16 +243,7 @@ class NetworkDrafter(TreeDrafter):
         """Return draft logits `[B, R, W, V]`, or over `vocab_subset`, for `HeadInput.hidden_states` `[B, R, W, …]`."""
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
-        """Process prompts up to the token before their roots (last tokens) in new rows of a KV cache.
-
-        Args:
-            cache (KVCache | None): The drafter's cache; None: create one.
-            prompts (PrefillOutput): What the target computed for the prompts.
-
-        Returns:
-            tuple[KVCache, Tensor]: the cache, and the number of its positions that are valid, [B, R] for R guidance
-                branches.
-        """
+        """Process prompts in new rows of `cache` (None: create one); return it and its valid positions, `[B, R]`."""
         return self.network.prefill(cache, prompts)
 
     def forward_committed(

@@ -301,15 +301,7 @@ class StaticTree:
         """Add the next level of the fixed shape: to each frontier node of `tree` its children of the chosen ranks.
 
         A child's rank is its index among its siblings, from the likeliest on. The shape as index tensors is in
-        `tree_template`.
-
-        Args:
-            tree (DraftTree): Tree to extend in place.
-            scores (ChildScores): Scores of all possible children.
-            ranking (CandidateRanking): Order of the children of a node.
-
-        Returns:
-            bool: True if the shape has a further level.
+        `tree_template`. Returns True if the shape has a further level.
         """
         level, rows = tree_template(self, tree.device).levels[len(tree.levels)], tree.rows
         # rank the same number of children for all W frontier nodes, [B, W * num_ranks], then keep those of the shape
