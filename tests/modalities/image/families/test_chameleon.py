@@ -16,16 +16,15 @@ from diffusers.models.autoencoders.vae import Decoder
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from typer.testing import CliRunner
 
 import polydraft
-from polydraft.apps.cli.main import app
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.image.families.autoencoder import conv_to_linear, to_diffusers_name
 from polydraft.modalities.image.families.chameleon import vq
 from polydraft.modalities.loading import load
 from polydraft.modalities.model_card import load_card
 
+from ....apps import command_line
 from .conftest import Loaded
 from .folders import CHAMELEON_CODES, CHAMELEON_SIDE, VQ
 
@@ -228,7 +227,7 @@ def vqgan_of(folder: Path) -> dict[str, Tensor]:
 
 
 def run(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, ["convert", "chameleon-vq", *map(str, arguments)])
+    return command_line.run("convert", "chameleon-vq", *arguments)
 
 
 def test_converted_vqgan_decodes_the_same_images(folder_of: Callable[[str], Path], tmp_path: Path) -> None:

@@ -14,15 +14,14 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor
-from typer.testing import CliRunner
 
 import polydraft
-from polydraft.apps.cli.main import app
 from polydraft.modalities.image.families.llamagen import convert as conversion
 from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
 from polydraft.modalities.image.families.llamagen.network import GridRotaryEmbedding, published_tensors
 from polydraft.modalities.loading import load
 
+from ....apps import command_line
 from .conftest import Loaded
 from .folders import (
     GEN_CLASSES,
@@ -230,7 +229,7 @@ def tiny_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, ["convert", *map(str, arguments)])
+    return command_line.run("convert", *arguments)
 
 
 @pytest.mark.usefixtures("tiny_is_known")

@@ -11,9 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from typer.testing import CliRunner
 
-from polydraft.apps.cli.main import app
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.image.families.autoencoder import (
     MAR_SCALING_FACTOR,
@@ -24,6 +22,8 @@ from polydraft.modalities.image.families.autoencoder import (
     load_autoencoder,
     to_diffusers_name,
 )
+
+from ....apps.command_line import run
 
 Weights = dict[str, Tensor]
 WIDTHS, LATENT, BLOCKS = (32, 64, 64), 4, 1
@@ -153,7 +153,7 @@ def test_converted_autoencoder_matches_published_network(tmp_path: Path, quantis
         fields = {"z_channels": LATENT, "scaling_factor": scaling, "shift_factor": shift}
         (tmp_path / "config.json").write_text(json.dumps(fields))
         torch.save(weights, tmp_path / "kl16.ckpt")
-    done = CliRunner().invoke(app, ["convert", "autoencoder", str(tmp_path / "kl16.ckpt"), "-o", str(tmp_path / "vae")])
+    done = run("convert", "autoencoder", tmp_path / "kl16.ckpt", "-o", tmp_path / "vae")
     assert done.exit_code == 0 and "4 latents for 4 by 4 pixels" in done.stdout, done.output
     model, slow = load_autoencoder(tmp_path / "vae", CPU, torch.float32), Slow(weights)
     latents, picture = torch.randn(2, LATENT, 6, 5), torch.randn(2, 3, 24, 20)
