@@ -91,13 +91,15 @@ class CapturedGraph:
         # in the order of `self.tensors`
         current = [(owner, name, value) for owner in owners for name, value in tensor_fields(owner)]
         for (owner, name, value), graph_tensor in zip(current, self.tensors, strict=True):
-            graph_tensor.copy_(value)
-            vars(owner)[name] = graph_tensor
+            if value is not graph_tensor:
+                graph_tensor.copy_(value)
+                vars(owner)[name] = graph_tensor
         for cache, layers in zip(kv_caches(owners), self.kv_storage, strict=True):
             for layer, (keys, values) in zip(cache.layers, layers, strict=True):
-                keys.copy_(layer.keys)
-                values.copy_(layer.values)
-                layer.keys, layer.values = keys, values
+                if layer.keys is not keys:
+                    keys.copy_(layer.keys)
+                    values.copy_(layer.values)
+                    layer.keys, layer.values = keys, values
 
 
 @dataclass
@@ -203,12 +205,13 @@ class CudaGraphRunner:
                 self.invalidate()
                 return None
         assert self.graph is not None
+        self.graph.move_owners_into_graph(owners)  # where another drafter's graph has run since
         self.graph.launch()
         self.num_replayed += 1
         return self.graph.result
 
     def adopt_pooled_graph(self, signature: Any, owners: list[Any]) -> bool:
-        """Take a graph of this signature from the pool and move the tensors of `owners` into its memory.
+        """Take a graph of this signature from the pool.
 
         Args:
             signature (Any): Result of `replay_signature` of `owners`: shapes, dtypes and host values of their fields.
@@ -220,7 +223,6 @@ class CudaGraphRunner:
         for index, graph in enumerate(self.pooled_graphs):
             if graph.signature == signature and graph.kv_headroom == self.kv_headroom:
                 self.graph = self.pooled_graphs.pop(index)
-                self.graph.move_owners_into_graph(owners)
                 return True
         return False
 

@@ -23,8 +23,9 @@ from torch import Tensor
 from polydraft.core.batched_state import RowRemoval
 from polydraft.core.cuda_graphs import CapturedGraph, CudaGraphRunner, EndPhase, graph_recorder
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter, DraftOutcome
+from polydraft.core.drafters.base import Drafter, DraftOutcome, PassCost
 from polydraft.core.errors import InvalidArgument, PolydraftError
+from polydraft.core.methods.budget import NodeBudget
 from polydraft.core.methods.tuning import PassTimes
 from polydraft.core.model.threads import ThreadTuner
 from polydraft.core.sampling.context import GenerationContext
@@ -43,6 +44,8 @@ from polydraft.core.verification import (
 )
 from polydraft.core.verifiers.base import Verifier
 
+PROMPT_END = 8  # ids of a prompt that are kept with its answer
+
 
 @dataclass(frozen=True)
 class Method:
@@ -56,6 +59,7 @@ class Method:
     guarantee: str = ""  # overrides the verifier's where this machine fails `core.target.conformance`
     threads: ThreadTuner = field(default_factory=ThreadTuner, repr=False, compare=False)  # chooses CPU thread counts
     pass_times: PassTimes | None = field(default=None, repr=False, compare=False)  # by which the draft size was chosen
+    node_budget: NodeBudget | None = field(default=None, repr=False, compare=False)  # drops draft nodes that do not pay
     # CUDA graphs of finished batches, for later batches; see `core.cuda_graphs`
     captured_graphs: list[CapturedGraph] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -85,6 +89,7 @@ class Request:
     id: int
     stats: DecodeStats
     ids: list[Any] = field(default_factory=list)  # generated tokens: ids, or lists of a latent's coordinates
+    prompt_end: tuple[int, ...] = ()  # last ids of its prompt
     finish: str = "cancelled"  # finish reason; "cancelled" while it is running
     error: PolydraftError | None = None  # set if the finish reason is "impossible"
 
@@ -99,7 +104,8 @@ class Batch:
     running: list[Request] = field(default_factory=list)  # in the order of the batch rows
     requests: dict[int, Request] = field(default_factory=dict)  # by request id
     timer: PhaseTimer = field(default_factory=PhaseTimer)
-    graph_runner: CudaGraphRunner = field(default_factory=CudaGraphRunner)
+    # one per drafter that takes turns (`Drafter.active_name`), since each has its own captured step
+    graph_runners: dict[str, CudaGraphRunner] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of running requests, B."""
@@ -163,8 +169,7 @@ class StepResult:
 @torch.inference_mode()
 def start_batch(method: Method, prompts: list[PromptInputs], ids: list[int] | None = None) -> Batch:
     """Return a new batch with prefilled `prompts`; `ids` are their request ids, by default 0, 1, …"""
-    graph_runner = CudaGraphRunner(graph_recorder(method.target), method.captured_graphs)
-    batch = Batch(method.target.empty_state(), method.make_noise([]), graph_runner=graph_runner)
+    batch = Batch(method.target.empty_state(), method.make_noise([]))
     add_requests(method, batch, prompts, list(range(len(prompts))) if ids is None else ids)
     return batch
 
@@ -187,13 +192,15 @@ def add_requests(method: Method, batch: Batch, prompts: list[PromptInputs], ids:
     if not prompts:  # the batch stays as it is, and so its captured graphs stay valid
         return
     batch.timer.end_phase("idle")  # time spent by the caller since the last step
-    batch.graph_runner.invalidate()  # captured graphs are for the old batch size
+    for runner in batch.graph_runners.values():
+        runner.invalidate()  # captured graphs are for the old batch size
     with method.threads.apply():
         prefilled = method.target.prefill(batch.state, prompts)
         batch.drafter_state = method.drafter.begin(batch.drafter_state, prefilled)
     batch.noise.append_rows(method.make_noise(prompts))
-    for request_id in ids:
+    for request_id, prompt in zip(ids, prompts, strict=True):
         request = Request(request_id, DecodeStats(method.name, method.effective_guarantee))
+        request.prompt_end = prompt.branch_token_ids[0][-PROMPT_END:]
         batch.requests[request_id] = request
         batch.running.append(request)
     batch.timer.end_phase("prefill")
@@ -219,33 +226,59 @@ def remove_requests(batch: Batch, reasons: Mapping[int, str]) -> None:
     batch.noise.remove_rows(removal)
     if batch.drafter_state is not None:
         batch.drafter_state.remove_rows(removal)
-    if removal.num_kept:
-        batch.graph_runner.invalidate()  # captured graphs are for the old batch size
-    else:
-        batch.graph_runner.return_graph(batch.state, [batch.drafter_state])  # a later batch may reuse it
+    runners = list(batch.graph_runners.values())
+    if not removal.num_kept and runners:
+        # A later batch may reuse the graph. Those of several drafters share a KV cache, so only one is kept.
+        runners.pop().return_graph(batch.state, [batch.drafter_state])
+    for runner in runners:
+        runner.invalidate()  # captured graphs are for the old batch size
 
 
 @torch.inference_mode()
 def decode_step(method: Method, batch: Batch) -> StepResult:
     """Run one draft-and-verify step for all running requests, and remove those that end."""
     batch.timer.end_phase("idle")  # time spent by the caller between steps
-    score_seconds_before = batch.timer.seconds["score"]
+    score_seconds_before, seconds_before = batch.timer.seconds["score"], pass_seconds(batch)
+    decode_seconds_before, num_rows = batch.timer.decode_seconds, len(batch)
     device_step = partial(decode_step_on_device, method, batch)
     with method.threads.measure() as measured:
+        method.drafter.prepare(batch.state, batch.drafter_state)
+        drafter_name = method.drafter.active_name(batch.drafter_state)
         # launches the step, or replays it as a CUDA graph
-        readback = batch.graph_runner.run(
+        readback = graph_runner(method, batch, drafter_name).run(
             device_step, batch.timer.end_phase, batch.state, [batch.noise, batch.drafter_state]
         )
-        result = apply_readback(batch, readback)
+        result = apply_readback(batch, readback, drafter_name)
         # the number of threads is tuned on passes of the same method and of about the same number of positions
         measured.method, measured.size = method.name, readback.num_scored
     if method.pass_times is not None:  # compare the pass with the times by which the draft size was chosen
         score_seconds = measured.compute_seconds(batch.timer.seconds["score"] - score_seconds_before)
         # those were measured by the number of draft nodes after one root, which is scored too
         method.pass_times.observe(nodes=readback.num_scored - 1, seconds=score_seconds)
+    if method.node_budget is not None:
+        method.node_budget.observe(readback.num_scored, pass_seconds(batch) - seconds_before)
+    batch.timer.end_phase("rest")
+    seconds = batch.timer.decode_seconds - decode_seconds_before
+    all_greedy = not any(batch.noise.temperatures)
+    cost = PassCost(num_rows, readback.num_scored, sum(result.num_committed), seconds, all_greedy)
+    method.drafter.record(batch.drafter_state, cost)
     remove_requests(batch, {request: batch.requests[request].finish for request in result.ended_requests})
     batch.timer.end_phase("rest")
     return result
+
+
+def graph_runner(method: Method, batch: Batch, drafter_name: str) -> CudaGraphRunner:
+    """Return the runner of the steps of one drafter of the method, created when it is first needed."""
+    runner = batch.graph_runners.pop(drafter_name, None)
+    if runner is None:
+        runner = CudaGraphRunner(graph_recorder(method.target), method.captured_graphs)
+    batch.graph_runners[drafter_name] = runner  # the one used last comes last
+    return runner
+
+
+def pass_seconds(batch: Batch) -> float:
+    """Return the seconds of scoring and verification so far, which depend on the number of scored positions."""
+    return batch.timer.seconds["score"] + batch.timer.seconds["verify"]
 
 
 def decode(method: Method, batch: Batch) -> Iterator[StepResult]:
@@ -278,6 +311,8 @@ def decode_step_on_device(method: Method, batch: Batch, end_phase: EndPhase) -> 
 
     # draft: x_1 … x_N ~ q, a tree of tokens after the last committed token of every batch row
     draft = method.drafter.draft(state, batch.drafter_state, sampler, noise)
+    if method.node_budget is not None:
+        draft = method.node_budget.prune(draft)
     if sampler.max_forced_run:  # tokens that are the only choice of the grammar need no drafter
         draft = fill_forced_tokens(draft, sampler, partial(generation_context, method, state))
     end_phase("draft")
@@ -337,10 +372,15 @@ def generation_context(method: Method, state: BatchState, draft: Draft) -> Gener
     return GenerationContext(state.tokens, state.num_tokens, path_tokens, depth, positions, state.max_new_tokens)
 
 
-def apply_readback(batch: Batch, readback: StepReadback) -> StepResult:
+def apply_readback(batch: Batch, readback: StepReadback, drafter_name: str = "") -> StepResult:
     """Read the results of a step from the device, in one transfer, and update the running requests.
 
     Tokens, statistics and finish reasons of the requests are updated; requests that ended stay in the batch.
+
+    Args:
+        batch (Batch): batch of the step.
+        readback (StepReadback): results of the step.
+        drafter_name (str): who drafted, where several take turns.
     """
     flat_results = readback.flat_results.cpu()  # four counts per batch row as `make_readback` packs them, then tokens
     counts, tokens = flat_results[:, :4].long().tolist(), flat_results[:, 4:].view(readback.tokens_shape).tolist()
@@ -357,7 +397,7 @@ def apply_readback(batch: Batch, readback: StepReadback) -> StepResult:
         result.committed.append(committed_tokens)
         result.num_accepted.append(num_accepted)
         request.ids += committed_tokens
-        request.stats.record_pass(num_drafted, num_accepted, num_committed, readback.drafter_passes)
+        request.stats.record_pass(num_drafted, num_accepted, num_committed, readback.drafter_passes, drafter_name)
         batch.state.seq_lens[row] += num_committed
         if reason := FINISH_REASONS[finish_reason]:  # None while the request goes on
             request.finish = reason

@@ -53,9 +53,15 @@ class Draft:
     q: Any = None
     template: Draft | None = None  # draft with the same parents, whose ancestor mask and depths are reused
     parallel_rows: ParallelRowsLayout | None = None  # set where positions and attention do not follow from `parents`
+    # [B, N] estimated probability that a node is accepted with all its ancestors, never above its parent's and 0 for
+    # invalid nodes; None where the drafter has no estimate. Nodes that do not pay are dropped (`core.methods.budget`).
+    path_probs: Tensor | None = None
 
     @staticmethod
-    def from_chain(tokens: Tensor, valid: Tensor | None = None, drafter_passes: int = 0, q: Any = None) -> Draft:
+    def from_chain(
+        tokens: Tensor, valid: Tensor | None = None, drafter_passes: int = 0, q: Any = None,
+        path_probs: Tensor | None = None,
+    ) -> Draft:  # fmt: skip
         """Build a chain: every node is the child of the one before it.
 
         Args:
@@ -63,11 +69,15 @@ class Draft:
             valid (Tensor | None): `[B, N]` bool; an invalid node invalidates all that follow it. None: all are valid.
             drafter_passes (int): forward passes of the drafter's network.
             q (Any): distribution that the tokens were drawn from; see the field `q`.
+            path_probs (Tensor | None): `[B, N]` estimated acceptance; see the field `path_probs`.
         """
         num_rows, num_nodes = tokens.shape[:2]
         parents = torch.arange(-1, num_nodes - 1, device=tokens.device).expand(num_rows, num_nodes)
         valid = torch.ones_like(parents, dtype=torch.bool) if valid is None else valid.cumprod(1).bool()
-        return Draft(tokens, parents, valid, max_depth=num_nodes, is_chain=True, drafter_passes=drafter_passes, q=q)
+        return Draft(
+            tokens, parents, valid, max_depth=num_nodes, is_chain=True, drafter_passes=drafter_passes, q=q,
+            path_probs=path_probs,
+        )  # fmt: skip
 
     @staticmethod
     def empty(like: Tensor) -> Draft:
@@ -77,6 +87,34 @@ class Draft:
     def with_passes(self, drafter_passes: int, q: Any = None) -> Draft:
         """Return a copy that records the drafter's passes and the distribution its tokens were drawn from."""
         return replace(self, drafter_passes=drafter_passes, q=q)
+
+    def truncate_chain(self, num_nodes: int) -> Draft:
+        """Return the first `num_nodes` nodes of this chain; it must not have a `q`."""
+        assert self.is_chain and self.q is None
+        path_probs = None if self.path_probs is None else self.path_probs[:, :num_nodes]
+        return replace(
+            self, tokens=self.tokens[:, :num_nodes], parents=self.parents[:, :num_nodes],
+            valid=self.valid[:, :num_nodes], max_depth=num_nodes, path_probs=path_probs,
+        )  # fmt: skip
+
+    def select_nodes(self, nodes: Tensor) -> Draft:
+        """Return the draft that consists of some nodes of this tree; it must not have a `q`.
+
+        Args:
+            nodes (Tensor): `[B, M]` node indices, ascending in every batch row; the parents of valid nodes are among
+                them.
+        """
+        assert self.q is None
+        new_index = cached_arange(nodes.shape[1], nodes.device)  # [M]
+        # tree index in this draft -> node index in the result; the root's entry stays -1
+        index_map = nodes.new_full((len(nodes), self.size + 1), -1).scatter_(1, nodes + 1, new_index.expand_as(nodes))
+        tokens, valid = batch_gather(self.tokens, nodes), self.valid.gather(1, nodes)
+        parents = index_map.gather(1, self.parents.gather(1, nodes) + 1)
+        path_probs = None if self.path_probs is None else self.path_probs.gather(1, nodes)
+        return replace(
+            self, tokens=tokens, parents=parents, valid=valid, max_depth=min(self.max_depth, nodes.shape[1]),
+            is_chain=self.is_chain, template=None, path_probs=path_probs,
+        )  # fmt: skip
 
     def without_invalid_q(self) -> Draft:
         """Return this draft of token ids, with nodes invalidated whose `q` comes from NaN or infinite logits.
@@ -111,7 +149,9 @@ class Draft:
         parents = torch.where(in_chain, index - 1, self.parents.gather(1, source) + chain_lens[:, None])
         valid = in_chain | (self.valid.gather(1, source) & (tree_node < self.size))
         max_depth = min(max_nodes, self.max_depth + chain.shape[1])
-        return replace(self, tokens=tokens, parents=parents, valid=valid, max_depth=max_depth, template=None)
+        return replace(
+            self, tokens=tokens, parents=parents, valid=valid, max_depth=max_depth, template=None, path_probs=None
+        )
 
     @property
     def size(self) -> int:

@@ -58,6 +58,8 @@ class DecodeStats:
     accepted: int = 0  # accepted draft nodes, summed over passes
     most_drafted: int = 0  # nodes of the largest draft
     accepted_at: Counter[int] = field(default_factory=Counter)  # by depth from 1: passes that accepted a node there
+    # by method, where drafters take turns: passes that each drafted for
+    passes_by_drafter: Counter[str] = field(default_factory=Counter)
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -102,7 +104,7 @@ class DecodeStats:
         """Return True if the output has the target's distribution."""
         return self.guarantee != "lossy"
 
-    def record_pass(self, drafted: int, accepted: int, tokens: int, drafter_passes: int) -> None:
+    def record_pass(self, drafted: int, accepted: int, tokens: int, drafter_passes: int, drafter: str = "") -> None:
         """Count one target pass of one batch row.
 
         Args:
@@ -110,7 +112,10 @@ class DecodeStats:
             accepted (int): Nodes that were accepted.
             tokens (int): Tokens that were committed, usually `accepted` and the target's own.
             drafter_passes (int): Network passes that the draft took.
+            drafter (str): Who drafted, where several drafters take turns.
         """
+        if drafter:
+            self.passes_by_drafter[drafter] += 1
         self.target_passes += 1
         self.drafter_passes += drafter_passes
         self.drafted += drafted
@@ -148,12 +153,13 @@ class DecodeStats:
 
         Times are not summed because every row carries the wall time of the whole batch.
         """
-        total = replace(rows[0], accepted_at=Counter())
+        total = replace(rows[0], accepted_at=Counter(), passes_by_drafter=Counter())
         for name in ("tokens", "target_passes", "drafter_passes", "drafted", "accepted"):
             setattr(total, name, sum(getattr(row, name) for row in rows))
         total.most_drafted = max(row.most_drafted for row in rows)
         for row in rows:
             total.accepted_at.update(row.accepted_at)
+            total.passes_by_drafter.update(row.passes_by_drafter)
         return total
 
     @classmethod
@@ -169,4 +175,5 @@ class DecodeStats:
         names = ("method", "guarantee", "exact", "tokens", "target_passes", "drafter_passes", "mean_accepted_length",
                  "acceptance_rate", "accepted_per_position", "prefill_seconds", "draft_seconds", "score_seconds",
                  "verify_seconds", "decode_seconds", "tokens_per_second")  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        report = {name: getattr(self, name) for name in names}
+        return report | ({"passes_by_drafter": dict(self.passes_by_drafter)} if self.passes_by_drafter else {})

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.checks.system_errors import system_error
-from polydraft.core.errors import OutputUnwritable, WeightsError
+from polydraft.core.errors import OutputUnwritable, PolydraftError, WeightsError
 
 
 def load_tensors(
@@ -68,6 +68,7 @@ def write_folder(out: Path, fill: Callable[[Path], object]) -> None:
 
     Raises:
         OutputUnwritable: `out` exists, or cannot be written.
+        PolydraftError: the error that `fill` raises.
     """
     if out.exists():
         raise OutputUnwritable(f"{out} is already there; give a folder that is not.")
@@ -78,6 +79,8 @@ def write_folder(out: Path, fill: Callable[[Path], object]) -> None:
         fill(temporary)
         temporary.chmod(0o755)
         temporary.rename(out)
+    except PolydraftError:
+        raise
     except OSError as error:
         reason = error.strerror or f"{error!s:.80}"
         raise OutputUnwritable(f"{out} cannot be written ({reason}); give another folder.") from error

@@ -14,11 +14,11 @@ from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from polydraft.core.checks.arguments import format_value, to_name
+from polydraft.core.checks.arguments import format_value, to_name, to_names
 from polydraft.core.checks.arguments import to_optional as or_none
 from polydraft.core.checks.extras import optional_import
 from polydraft.core.errors import UnknownModel
@@ -32,13 +32,14 @@ from polydraft.modalities.device_dtype import (
     resolve_device,
     resolve_dtype,
 )
-from polydraft.modalities.model_card import ModelCard, embedded_models, folder_snapshot, load_card, with_drafter
+from polydraft.modalities.model_card import ModelCard, embedded_models, folder_snapshot, load_card, with_drafters
 
+Drafters: TypeAlias = str | Path | Sequence[str | Path]  # one drafter, or several of different kinds
 LOADING_LOCK = RLock()  # transformers sets the default dtype of the process while it loads, so loads must not overlap
 
 
 def load(
-    name: str | Path = "tiny-image", *, codec: str | Path | None = None, drafter: str | Path | None = None,
+    name: str | Path = "tiny-image", *, codec: str | Path | None = None, drafter: Drafters | None = None,
     method: str | None = None, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto",
     device_map: DeviceMap | None = None, modality: str | None = None,
 ) -> Any:  # fmt: skip
@@ -48,21 +49,23 @@ def load(
         name (str | Path): name of an embedded model, a folder, or organisation/repository on the Hugging Face hub.
         codec (str | Path | None): folder or repository of the codec that decodes a speech model's codes to audio, or
             latents to images, where the model's folder has none.
-        drafter (str | Path | None): folder or repository of a small causal language model, a published EAGLE head, or
-            a drafter trained by `polydraft train drafter`.
-        method (str | None): the pipeline's default method; None keeps the model's own.
+        drafter (Drafters | None): folder or repository of a small causal language model, a published EAGLE head, or
+            a drafter trained by `polydraft train drafter`; or several, each of another kind. One replaces the model's
+            own of its kind.
+        method (str | None): the pipeline's default method; None is the first given drafter's, else the model's own.
         device (str | torch.device): "auto" is the best one here.
         dtype (str | torch.dtype): "auto" is the fastest one here.
         device_map (DeviceMap | None): how transformers spreads the target over devices; `device` is the first.
         modality (str | None): refuse models of other modalities.
 
     Returns:
-        ImagePipeline | SpeechPipeline | VLMPipeline: the pipeline.
+        ImagePipeline | SpeechPipeline | VLMPipeline | TextPipeline: the pipeline.
 
     Raises:
         UnknownModel: there is no such model.
         UnknownMethod: there is no such method.
-        UnsupportedMethod: the model cannot be decoded by the method.
+        UnsupportedMethod: the model cannot be decoded by the method, or a drafter is for another target.
+        InvalidArgument: two drafters are of one kind.
         DeviceUnavailable: the device or the dtype does not exist here.
         MissingPackage: the model needs a package that is not installed.
         WeightsError: a file of the folder is missing or malformed.
@@ -78,18 +81,18 @@ def load(
         pipeline_class = getattr(import_module(module), class_name)
         pipe = pipeline_class(card, method=method, device=resolved, dtype=resolve_dtype(dtype, resolved))
         pipe.check_settings()
-        if drafter is not None:  # a drafter that cannot be loaded is refused now, not by the first request
-            pipe.load_drafter(card.registry.drafters[card.defaults["method"]].drafter_kind)
+        for kind in card.added_drafters:  # a drafter that cannot be loaded is refused now, not by the first request
+            pipe.load_drafter(kind)
         return pipe
 
 
 def cached_pipeline(
     modality: str, model: str | Path, method: str | None, device: str | torch.device, dtype: str | torch.dtype,
-    codec: str | Path | None = None,
+    codec: str | Path | None = None, drafter: Drafters | None = None,
 ) -> Any:  # fmt: skip
     """Return a model's pipeline and keep it for the next call. One pipeline of every modality is kept.
 
-    It is loaded again once a file of the model's or the codec's folder has changed.
+    It is loaded again once a file of the model's, the codec's or a drafter's folder has changed.
 
     Args:
         modality (str): "image", "speech" or "vlm".
@@ -98,22 +101,28 @@ def cached_pipeline(
         device (str | torch.device): the device of the weights.
         dtype (str | torch.dtype): the dtype of the weights.
         codec (str | Path | None): folder or repository of the codec.
+        drafter (Drafters | None): folders or repositories of drafters.
 
     Raises:
         PolydraftError: the errors of `load`.
     """
-    check_method(model, method, modality, codec)
-    names = to_name("model", model), or_none(to_name, "codec", codec), device_name(device), dtype_name(dtype)
-    return _pipeline_cache(modality)(*names, folder_snapshot(model, codec))
+    drafters = to_names("drafter", drafter)
+    check_method(model, method, modality, codec, drafters)
+    names = to_name("model", model), or_none(to_name, "codec", codec), drafters, device_name(device), dtype_name(dtype)
+    return _pipeline_cache(modality)(*names, folder_snapshot(model, codec, *drafters))
 
 
 @cache
-def _pipeline_cache(modality: str) -> Callable[[str, str | None, str, str, FolderSnapshot], Any]:
+def _pipeline_cache(
+    modality: str,
+) -> Callable[[str, str | None, tuple[str, ...], str, str, FolderSnapshot], Any]:
     """Return a function that loads pipelines of a modality and keeps the last one, by arguments and folder contents."""
 
     @lru_cache(maxsize=1)
-    def load_pipeline(model: str, codec: str | None, device: str, dtype: str, stamp: FolderSnapshot) -> Any:
-        return load(model, codec=codec, device=device, dtype=dtype, modality=modality)
+    def load_pipeline(
+        model: str, codec: str | None, drafters: tuple[str, ...], device: str, dtype: str, stamp: FolderSnapshot
+    ) -> Any:
+        return load(model, codec=codec, drafter=drafters, device=device, dtype=dtype, modality=modality)
 
     return load_pipeline
 
@@ -124,7 +133,7 @@ def clear_cached_pipelines() -> None:
 
 
 def check_model(
-    name: str | Path, *, codec: str | Path | None = None, drafter: str | Path | None = None,
+    name: str | Path, *, codec: str | Path | None = None, drafter: Drafters | None = None,
     methods: Sequence[str] = (), device: str | torch.device = "auto", dtype: str | torch.dtype = "auto",
     device_map: DeviceMap | None = None, modality: str | None = None,
 ) -> ModelCard:  # fmt: skip
@@ -133,7 +142,7 @@ def check_model(
     Args:
         name (str | Path): name of an embedded model, a folder, or a repository.
         codec (str | Path | None): folder or repository of the codec.
-        drafter (str | Path | None): folder or repository of a drafter.
+        drafter (Drafters | None): folders or repositories of drafters.
         methods (Sequence[str]): the methods that the model is to be decoded by; each must fit it and its drafters.
         device (str | torch.device): the device of the weights.
         dtype (str | torch.dtype): the dtype of the weights.
@@ -152,19 +161,22 @@ def check_model(
             f"model {format_value(str(name))} is for {card.modality}, not for {modality:.40}; "
             f"use {fitting or 'another'}."
         )
-    if drafter is not None:
-        card = with_drafter(card, to_name("drafter", drafter))
+    card = with_drafters(card, to_names("drafter", drafter))
     for method in methods:
         card.check_method(method)
     return card if device_map is None else replace(card, device_map=device_map)
 
 
-def check_method(name: str | Path, method: str | None, modality: str, codec: str | Path | None = None) -> None:
-    """Check that a model can be decoded by `method`, before its weights are fetched or read.
+def check_method(
+    name: str | Path, method: str | None, modality: str, codec: str | Path | None = None,
+    drafter: Drafters | None = None,
+) -> None:  # fmt: skip
+    """Check that a model, with the given drafters, can be decoded by `method`, before its weights are fetched or read.
 
     Raises:
         UnknownMethod: there is no such method.
         UnsupportedMethod: the model cannot be decoded by it.
     """
     if method is not None:
-        load_card(name, codec, modality).check_method(method)
+        card = load_card(name, codec, modality)
+        with_drafters(card, to_names("drafter", drafter)).check_method(method)

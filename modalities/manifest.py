@@ -14,9 +14,10 @@ MANIFEST = "polydraft.json"
 MODALITIES = ("image", "speech", "vlm")
 REQUIRED_FIELDS = ("modality", "drafters", "defaults")
 FIELD_TYPES: dict[str, Any] = {
-    "format": int, "modality": str, "tokens": str, "family": str, "summary": str, "licence": str, "world": str,
-    "target": str, "codec": str, "drafters": dict[str, str], "defaults": dict, "fitted": dict[str, dict], "voice": str,
-    "voices": list[str], "loudness": dict[str, float], "commas": dict[str, float], "context": NumberRange(int, 1),
+    "format": int, "modality": str, "tokens": str, "inputs": str, "family": str, "summary": str, "licence": str,
+    "world": str, "target": str, "codec": str, "drafters": dict[str, str], "defaults": dict, "fitted": dict[str, dict],
+    "voice": str, "voices": list[str], "loudness": dict[str, float], "commas": dict[str, float],
+    "context": NumberRange(int, 1),
 }  # fmt: skip
 DEFAULT_TYPES: dict[str, Any] = {
     "method": str, "temperature": NumberRange(float, 0), "top_k": NumberRange(int, 0),

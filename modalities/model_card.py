@@ -9,6 +9,7 @@ whose family `hub` detects.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -41,11 +42,13 @@ PIPELINES = {
     "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
     "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
 }
+TEXT_PIPELINE = ("polydraft.modalities.text.pipeline", "TextPipeline")
 LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
 FAMILY_PIPELINES = {  # of families whose pipeline is not their modality's
     "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
     "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
 }
+SHAPE_FIELDS = ("hidden_size", "num_hidden_layers")  # of a target's configuration, which drafters on its states share
 FAMILY_METHODS = {"mar": ("polydraft.modalities.image.families.mar.methods", "SET_METHODS")}
 
 
@@ -58,6 +61,7 @@ class ModelCard:
     manifest: dict[str, Any]
     device_map: DeviceMap | None = None  # how transformers spreads the target over devices
     downloads: Downloads | None = None  # files still to be fetched from the hub before the model can be loaded
+    added_drafters: tuple[str, ...] = ()  # kinds of the drafters that `with_drafters` has added
 
     def fetch_weights(self) -> ModelCard:
         """Fetch missing files from the hub and return the card of the complete model."""
@@ -78,6 +82,8 @@ class ModelCard:
     @property
     def pipeline(self) -> tuple[str, str]:
         """Return module and name of the pipeline class."""
+        if self.is_text_only:
+            return TEXT_PIPELINE
         usual = (LATENT_PIPELINES if self.is_latent else PIPELINES)[self.modality]
         return FAMILY_PIPELINES.get(self.manifest.get("family", ""), usual)
 
@@ -112,6 +118,11 @@ class ModelCard:
     def is_latent(self) -> bool:
         """Return whether tokens are continuous latents instead of ids."""
         return bool(self.manifest.get("tokens") == "latents")
+
+    @property
+    def is_text_only(self) -> bool:
+        """Return whether the model answers questions and sees no images."""
+        return bool(self.manifest.get("inputs") == "text")
 
     @property
     def registry(self) -> Registry:
@@ -249,16 +260,61 @@ def folder_snapshot(name: str | Path, *others: str | Path | None) -> FolderSnaps
     return snapshot_folders(resolve_folder(to_name("model", name)), *(folder for folder in folders if folder.is_dir()))
 
 
-def with_drafter(card: ModelCard, name: str) -> ModelCard:
-    """Return the card with one more drafter, whose first method becomes the default.
+@dataclass(frozen=True)
+class FoundDrafter:
+    """Folder of a drafter, its kind, and the methods that draft with it, preferred ones first."""
+
+    name: str  # as the caller gave it
+    folder: Path
+    kind: str
+    methods: tuple[str, ...]
+
+
+def with_drafters(card: ModelCard, names: Sequence[str]) -> ModelCard:
+    """Return the card with more drafters; the first method of the first of them becomes the default.
+
+    A drafter replaces the model's own of its kind.
 
     Args:
         card (ModelCard): a model's card.
-        name (str): folder or repository of the drafter. Its configuration and tensors decide its kind: one trained by
-            polydraft, a published EAGLE head, or a causal language model.
+        names (Sequence[str]): folders or repositories of drafters, each of another kind.
+
+    Raises:
+        InvalidArgument: two of them are of one kind.
+        UnknownModel: one is no drafter for this kind of token.
+        UnsupportedMethod: one belongs to a target of another shape.
+        WeightsError: a configuration is malformed.
+    """
+    found = [find_drafter(card, name) for name in names]
+    by_kind: dict[str, FoundDrafter] = {}
+    for drafter in found:
+        if other := by_kind.get(drafter.kind):
+            same = f"drafter {drafter.name} is given twice; leave one out."
+            alike = f"the drafters {other.name} and {drafter.name} are both of kind {drafter.kind!r}; give one of them."
+            raise InvalidArgument(same if other.folder.resolve() == drafter.folder.resolve() else alike)
+        by_kind[drafter.kind] = drafter
+    if not found:
+        return card
+    fitted = {method: read_json(each.folder / "fitted.json") for each in found for method in each.methods}
+    changes = {
+        "drafters": card.manifest["drafters"] | {kind: str(each.folder.absolute()) for kind, each in by_kind.items()},
+        "fitted": card.manifest.get("fitted", {}) | fitted,
+        "defaults": card.manifest["defaults"] | {"method": found[0].methods[0]},
+    }
+    return replace(card, manifest=card.manifest | changes, added_drafters=tuple(by_kind))
+
+
+def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
+    """Return the folder and the kind of a drafter, as its configuration and the names of its tensors say.
+
+    Args:
+        card (ModelCard): card of the target.
+        name (str): folder or repository of a drafter that polydraft trained, a published EAGLE head, or a causal
+            language model.
 
     Raises:
         UnknownModel: it is no drafter for this kind of token.
+        UnsupportedMethod: it belongs to a target of another shape.
         WeightsError: its configuration is malformed.
     """
     from polydraft.core.drafters.network import published_eagle
@@ -278,19 +334,37 @@ def with_drafter(card: ModelCard, name: str) -> ModelCard:
         if kind == "lm" and not model_type:
             raise WeightsError(f"{folder / 'config.json'} has no model_type; download it again.")
     methods = card.registry.tuned_methods(kind)
-    if methods:
-        folder = hub.ensure_local(name, hub.FILE_PATTERNS)
-    else:
+    if not methods:
         raise UnknownModel(
             f"{folder} holds a {model_type!r}, which is no drafter; make one with `polydraft train drafter`."
         )
-    tuned = read_json(folder / "fitted.json")
-    changes = {
-        "drafters": card.manifest["drafters"] | {kind: str(folder.absolute())},
-        "fitted": card.manifest.get("fitted", {}) | dict.fromkeys(methods, tuned),
-        "defaults": card.manifest["defaults"] | {"method": methods[0]},
-    }
-    return replace(card, manifest=card.manifest | changes)
+    found = FoundDrafter(name, hub.ensure_local(name, hub.FILE_PATTERNS), kind, tuple(methods))
+    check_fits(card, found)
+    return found
+
+
+def check_fits(card: ModelCard, drafter: FoundDrafter) -> None:
+    """Raise UnsupportedMethod where configurations say that a drafter was trained for a target of another shape.
+
+    What they leave open is checked when the drafter's weights are loaded.
+    """
+    from polydraft.core.drafters.network import published_eagle
+
+    config = read_json(card.target / "config.json")
+    text_config = config.get("text_config", config)
+    known = text_config if isinstance(text_config, dict) else {}
+    shape = {name: known[name] for name in SHAPE_FIELDS if name in known}
+    trained_for = read_json(drafter.folder / "config.json").get("target")
+    if isinstance(trained_for, dict):
+        differing = [name for name in shape if trained_for.get(name, shape[name]) != shape[name]]
+        if differing:
+            difference = ", ".join(f"{name} is {trained_for[name]} and not {shape[name]}" for name in differing)
+            raise UnsupportedMethod(
+                f"the drafter in {drafter.folder} belongs to another target ({difference}); train one with `polydraft "
+                f"train drafter --target MODEL --kind {drafter.kind} --out FOLDER`."
+            )
+    elif drafter.kind == "eagle" and "hidden_size" in shape:
+        published_eagle.check_fits(drafter.folder, shape["hidden_size"])
 
 
 def embedded_models() -> list[ModelCard]:

@@ -31,6 +31,7 @@ from polydraft.core.drafters.network.draft_model import DraftModel
 from polydraft.core.drafters.network.eagle import EagleModel
 from polydraft.core.drafters.network.early_exit import KangarooAdapter
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
+from polydraft.core.methods.budget import NodeBudget
 from polydraft.core.methods.naming import Registry
 from polydraft.core.methods.spec import MethodContext, MethodSpec, default_params
 from polydraft.core.methods.tuning import (
@@ -54,7 +55,7 @@ from polydraft.core.target.conformance import (
     effective_guarantee,
 )
 from polydraft.modalities.generation_config import build_constraints, unsupported_fields
-from polydraft.modalities.model_card import ModelCard, with_drafter
+from polydraft.modalities.model_card import ModelCard, with_drafters
 from polydraft.modalities.vocab_mapping import map_vocabularies
 from polydraft.modalities.weights import load_causal_lm, read_weights
 
@@ -109,6 +110,7 @@ class Pipeline(ABC):
         self._sizes: dict[str, tuple[PassTimes, BatchAwareDraftSize]] = {}
         self._tuners: dict[bool, ThreadTuner] = {}
         self._pass_times: dict[int, PassTimes] = {}
+        self._node_budgets: dict[bool, NodeBudget] = {}
 
     def max_positions(self) -> int:
         """Return the number of positions that the target was trained for."""
@@ -232,7 +234,14 @@ class Pipeline(ABC):
         sized_by = times if times is not None and times.has_measurement else None
         guarantee = self.effective_guarantee(verifier.guarantee, target)
         threads = self.thread_tuner(guided)
-        return Method(spec.name, target, drafter, verifier, self.sampler, guarantee, threads, sized_by)
+        budget = self.node_budget(guided) if verifier.guarantee == "identical" else None
+        return Method(spec.name, target, drafter, verifier, self.sampler, guarantee, threads, sized_by, budget)
+
+    def node_budget(self, guided: bool) -> NodeBudget | None:
+        """Return the rule that drops draft nodes which do not pay, shared by all methods; None on accelerators."""
+        if self.device.type != "cpu":
+            return None
+        return self._node_budgets.setdefault(guided, NodeBudget())
 
     def thread_tuner(self, guided: bool = False) -> ThreadTuner:
         """Return the tuner of the number of threads of target passes; on accelerators it has no choice."""
@@ -329,13 +338,13 @@ class Pipeline(ABC):
             raise UnsupportedModel(f"the drafter in {folder} cannot draft: {error}") from error
 
     def with_drafter(self, drafter: str | Path) -> Self:
-        """Return a pipeline of the same target weights with one more drafter.
+        """Return a pipeline of the same target weights with one more drafter, whose first method is the card's default.
 
         Args:
             drafter (str | Path): folder or repository of the drafter, as for `load`.
         """
         other = copy(self)
-        other.card = with_drafter(self.card, str(drafter))
+        other.card = with_drafters(self.card, [str(drafter)])
         other._drafters, other._methods, other._sizes = {}, {}, {}
         return other
 

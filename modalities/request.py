@@ -203,7 +203,8 @@ class BatchScheduler:
     def _release_row(self, id: int) -> None:
         """Forget a row that has left the batch."""
         del self.owners[id]
-        self.batch.release(id)
+        request = self.batch.release(id)
+        self.method.drafter.finish(request.prompt_end, request.ids)
 
 
 R = TypeVar("R", bound=GenerationRequest[Any, Any])

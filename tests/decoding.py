@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from polydraft.apps.measure.watched import ObservedDrafter
 from polydraft.core.decode import Method, decode, start_batch
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter, DraftOutcome
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
-from polydraft.core.target.causal import PrefillOutput, PromptInputs
+from polydraft.core.target.causal import PromptInputs
 from polydraft.core.target.state import BatchState
 
 
@@ -32,21 +32,14 @@ def all_equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 
 
 @dataclass
-class RecordingDrafter:
+class RecordingDrafter(ObservedDrafter):
     """Drafter that records the drafts of another."""
 
-    drafter: Drafter
     drafts: list[Draft] = field(default_factory=list)
-
-    def begin(self, drafter_state: Any, seen: PrefillOutput) -> Any:
-        return self.drafter.begin(drafter_state, seen)
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
         self.drafts.append(self.drafter.draft(state, drafter_state, sampler, noise))
         return self.drafts[-1]
-
-    def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
-        self.drafter.observe(state, drafter_state, outcome)
 
 
 @pytest.fixture(autouse=True, scope="module")

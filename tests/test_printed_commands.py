@@ -14,6 +14,7 @@ import pytest
 
 from polydraft.apps.terminal.quoting import shell_word
 from polydraft.apps.terminal.usage import Inputs, example
+from polydraft.core.checks.arguments import to_names
 from polydraft.modalities.image.catalogue import CODE_FAMILIES
 from polydraft.modalities.model_card import ModelCard, embedded_models
 from polydraft.modalities.speech.family_cards import CARDS as SPEECH_CARDS
@@ -112,7 +113,8 @@ def test_example_of_a_model_parses_and_names_it(card: ModelCard) -> None:
 @pytest.mark.parametrize("folder", ["runs/eagle", "my runs/it's $5"])
 def test_example_of_a_drafter_parses_and_names_both(card: ModelCard, folder: str) -> None:
     given = parsed(example(card, "a folder/model", {"drafter": folder, "method": "eagle(depth=3)", "size": None}))
-    assert (given["model"], given["drafter"], given["method"]) == ("a folder/model", folder, "eagle(depth=3)")
+    assert (given["model"], given["method"]) == ("a folder/model", "eagle(depth=3)")
+    assert to_names("drafter", given["drafter"]) == (folder,)
 
 
 def test_example_bears_size_and_inputs() -> None:

@@ -15,18 +15,20 @@ import inspect
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from polydraft.apps.batch.journal import Journal
+from polydraft.apps.terminal.drafters import assign_drafters
+from polydraft.core.checks.arguments import to_names
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.core.methods.kinds import parse
-from polydraft.modalities.model_card import load_card
+from polydraft.modalities.model_card import load_card, with_drafters
 from polydraft.modalities.output import write_text
 
 RESULTS = "results.jsonl"
@@ -65,7 +67,15 @@ class BatchJob:
 
     @property
     def model(self) -> str:
-        return str(self.arguments.get("model", ""))
+        """Return the name or folder of its model, as it is given or as the function has it."""
+        function = function_of(self.modality)
+        assert function is not None
+        return str(self.arguments.get("model", inspect.signature(function).parameters["model"].default))
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Return the folders or repositories of its drafters."""
+        return to_names("drafter", self.arguments.get("drafter"))
 
 
 def function_of(modality: str) -> Callable[..., Any] | None:
@@ -130,7 +140,7 @@ def read_job(line: str) -> BatchJob:
 
 
 def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
-    """Refuse what the function does not take, and a method nobody has."""
+    """Refuse what the function does not take, a method nobody has, and drafters that are no names."""
     function = function_of(modality)
     assert function is not None
     known = [name for name in inspect.signature(function).parameters if name not in OURS]
@@ -143,6 +153,29 @@ def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
         raise InvalidArgument(f"{' or '.join(map(repr, needs))} is missing; {modality} jobs need it.")
     if isinstance(arguments.get("method"), str):
         parse(arguments["method"])
+    to_names("drafter", arguments.get("drafter"))
+
+
+def add_drafters(jobs: list[BatchJob], given: Sequence[str]) -> list[BatchJob]:
+    """Return jobs with the drafters of their models; a job that names drafters keeps its own.
+
+    Args:
+        jobs (list[BatchJob]): jobs of a file.
+        given (Sequence[str]): drafters from the command line, as for `assign_drafters`.
+
+    Raises:
+        InvalidArgument: a drafter names none of the jobs' models.
+        PolydraftError: a drafter is none for its model.
+    """
+    assigned = assign_drafters(given, [job.model for job in jobs])
+    for job in {job.model: job for job in jobs if job.model in assigned}.values():
+        with_drafters(load_card(job.model, job.arguments.get("codec"), job.modality), assigned[job.model])
+    return [
+        replace(job, arguments=job.arguments | {"drafter": assigned[job.model]})
+        if job.model in assigned and "drafter" not in job.arguments
+        else job
+        for job in jobs
+    ]
 
 
 def run_jobs(
@@ -159,7 +192,7 @@ def run_jobs(
                 )
         left = [job for job in jobs if "output" not in journal.done.get(job.id, {})]
         passes = 0
-        by_model = sorted(left, key=lambda job: (job.modality, job.model))  # so that each is loaded once
+        by_model = sorted(left, key=lambda job: (job.modality, job.model, job.drafters))  # so that each is loaded once
         for count, record in enumerate((work or in_turn)(by_model, folder), 1):
             passes += record.get("stats", {}).get("target_passes", 0)
             journal.add(record)

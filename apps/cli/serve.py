@@ -2,6 +2,7 @@
 
 polydraft serve                                          # the embedded models on http://127.0.0.1:8000
 polydraft serve --speech ./my-speech-model --port 9000   # what is named, and nothing else
+polydraft serve --drafter tiny-vlm=runs/hydra            # a drafter of one of the models
 POLYDRAFT_API_KEY=… polydraft serve --host 0.0.0.0 --config server.toml
 polydraft serve --ray --replicas 2 --max-replicas 8      # engines on a Ray cluster
 
@@ -19,6 +20,7 @@ import typer
 
 from polydraft.apps.terminal import streams
 from polydraft.apps.terminal.completion import method_names, model_names
+from polydraft.apps.terminal.options import DraftersOfModels
 from polydraft.apps.terminal.terminal import note
 
 NEEDED = ("fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
@@ -39,7 +41,7 @@ def serve(
     alias: Annotated[
         list[str] | None, typer.Option(help="Other names of models: tts-1=tiny-speech,gpt-4o=tiny-vlm.")
     ] = None,
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or hub repository, of the one model.")] = None,
+    drafter: DraftersOfModels = None,
     codec: Annotated[str | None, typer.Option(help="Codec of a speech model that has none of its own.")] = None,
     method: Annotated[
         str | None,

@@ -27,6 +27,7 @@ from polydraft.apps.terminal.options import (
     AnyModel,
     Compare,
     Device,
+    Drafters,
     Dtype,
     RepetitionPenalty,
     Statistics,
@@ -60,7 +61,7 @@ def speech(
     file_format: Annotated[str, typer.Option("--format", help="Without --output: out.FORMAT.")] = "wav",
     model: AnyModel = "tiny-speech",
     codec: Annotated[str | None, typer.Option(help="Folder or repository, where the model's folder has none.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
+    drafter: Drafters = None,
     voice: Annotated[
         str | None, typer.Option(help="As in `polydraft models tiny-speech`.", autocompletion=voice_names)
     ] = None,

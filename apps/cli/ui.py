@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from polydraft.apps.terminal import streams
+from polydraft.apps.terminal.options import DraftersOfModels
 from polydraft.apps.terminal.terminal import note
 
 NEEDED = ("gradio", "fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
@@ -25,7 +26,7 @@ def ui(
     image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
     speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
     vlm: Annotated[str | None, typer.Option(help="A model that answers about pictures.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or hub repository, of the one model.")] = None,
+    drafter: DraftersOfModels = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Threads of torch. Default: its own choice.")] = None,
     unguarded: Annotated[bool, typer.Option("--open", help="Let other machines in, without a key.")] = False,
@@ -46,7 +47,7 @@ def ui(
         "host": host, "port": port, "image": image, "speech": speech, "vlm": vlm, "drafter": drafter,
         "device": device, "threads": threads, "open": unguarded, "api_key": "", "ui": True, "log_level": "warning",
     }  # fmt: skip
-    chosen = settings({name: value for name, value in given.items() if value is not None})
+    chosen = settings({name: value for name, value in given.items() if value not in (None, [])})
     if not (chosen.loopback or unguarded):
         raise InvalidArgument(f"{host} is reached by others and the page has no key; add --open if they may use it.")
     streams.protect_results()

@@ -1,6 +1,6 @@
 """Training prompts of each modality without user data: what the project renders itself.
 
-training_prompts = BUILT_IN_PROMPTS[pipe.card.modality](pipe, seed=0)
+training_prompts = BUILT_IN_PROMPTS[prompt_kind(pipe.card)](pipe, seed=0)
 prompts = training_prompts.prompts(0)      # for the target to continue
 """
 
@@ -19,12 +19,14 @@ from torch import Tensor
 from polydraft.apps.data.arrangements import MIN_TURNS, NUM_TALKS, Message, Talk, arrange, draw_kind, opening
 from polydraft.apps.data.scene_questions import description_request, sample_scene, scene_questions
 from polydraft.apps.data.sentences.sentences import random_sentence
+from polydraft.apps.data.text_questions import random_question
 from polydraft.apps.terminal.plugins import load_plugin
 from polydraft.apps.terminal.usage import Inputs
 from polydraft.core.distillation.examples import Examples
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.image.result import write_image
+from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.text.reading import normalise_text
 from polydraft.modalities.vlm.conversation import build_conversation
@@ -35,6 +37,7 @@ ROWS = 32  # prompts that are written on at a time
 HELD = 2**31  # the group of prompts that nothing is trained on
 EXAMPLE = "example.png"
 MOST = 160  # tokens of an answer about a scene
+MOST_TEXT = 256  # tokens of another answer
 
 
 class TrainingPrompts(Protocol):
@@ -145,6 +148,27 @@ class VLMPrompts(BuiltInPrompts):
         return Talk(Image.fromarray(scene.render()), turns)
 
 
+class TextPrompts(BuiltInPrompts):
+    """Common requests, answered in turn with the model's default sampling and at temperature 1."""
+
+    def sample_prompts(self, rng: np.random.Generator, count: int, first: int) -> list[PromptInputs]:
+        return self.build_prompts([random_question(rng) for _ in range(count)], first)
+
+    def held_out(self) -> list[PromptInputs]:
+        rng = np.random.default_rng([self.seed, HELD])
+        return self.build_prompts([random_question(rng, held_out=True) for _ in range(ROWS)], 0)
+
+    def build_prompts(self, questions: list[str], first: int) -> list[PromptInputs]:
+        """Build the prompts of questions with seeds `first`, `first` + 1, …"""
+        usual, warm = self.pipe.sampling_params(), self.pipe.sampling_params(temperature=1.0)
+        return [
+            self.pipe.build_prompt(
+                build_conversation(None, text, ()), first + row, MOST_TEXT, warm if row % 2 else usual
+            )
+            for row, text in enumerate(questions)
+        ]
+
+
 def scene_to_ask_about(folder: Path) -> Inputs:
     """Write a scene that no drafter learns from into `folder`."""
     _, scene = sample_scene(np.random.default_rng(HELD))
@@ -156,4 +180,11 @@ def picture_to_ask_about(picture: Image.Image, folder: Path) -> Inputs:
     return Inputs(picture=str(write_image(picture, folder / EXAMPLE, {})))
 
 
-BUILT_IN_PROMPTS: dict[str, type[BuiltInPrompts]] = {"image": ImagePrompts, "speech": SpeechPrompts, "vlm": VLMPrompts}
+def prompt_kind(card: ModelCard) -> str:
+    """Return what prompts of a model are: "text" of a language model, else as its modality is called."""
+    return "text" if card.is_text_only else card.modality
+
+
+BUILT_IN_PROMPTS: dict[str, type[BuiltInPrompts]] = {  # by kind of prompt
+    "image": ImagePrompts, "speech": SpeechPrompts, "vlm": VLMPrompts, "text": TextPrompts,
+}  # fmt: skip

@@ -3,7 +3,8 @@
     training_prompts = build_training_prompts(pipe, built_in_asks(pipe.card), seed=0)
 
 Embedded models use what the project renders, and so do published ones that answer about images. Published voices get
-everyday sentences; those that need a recording, and published image models, need data.
+everyday sentences, and language models common requests; voices that need a recording, and published image models, need
+data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from typing import Any
 
-from polydraft.apps.data.built_in_prompts import BUILT_IN_PROMPTS, TrainingPrompts
+from polydraft.apps.data.built_in_prompts import BUILT_IN_PROMPTS, TrainingPrompts, prompt_kind
 from polydraft.apps.data.user_prompts import Ask, UserPrompts, asks
 from polydraft.core.errors import DataUnavailable
 from polydraft.modalities.model_card import ModelCard
@@ -45,5 +46,5 @@ def build_training_prompts(
 ) -> TrainingPrompts:
     """Build training prompts from user data, or from what the project renders if `asked` is None."""
     if asked is None:
-        return BUILT_IN_PROMPTS[pipe.card.modality](pipe, seed)
+        return BUILT_IN_PROMPTS[prompt_kind(pipe.card)](pipe, seed)
     return UserPrompts(pipe, asked, seed, held_out)

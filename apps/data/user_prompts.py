@@ -1,6 +1,6 @@
 """Training prompts from user data: every prompt asks what a row asks, and the target generates the answers.
 
-data = asks("photos", "vlm")                  # all of it is checked before a model is loaded
+data = asks("photos", prompt_kind(card))      # all of it is checked before a model is loaded
 training_prompts = UserPrompts(pipe, data, seed=0, held_out=0.1)
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from polydraft.apps.data import schemas
-from polydraft.apps.data.built_in_prompts import picture_to_ask_about, scene_to_ask_about
+from polydraft.apps.data.built_in_prompts import picture_to_ask_about, prompt_kind, scene_to_ask_about
 from polydraft.apps.data.records import PICTURES, TEXTS, DataRecord, rows
 from polydraft.apps.data.samples import TOGETHER
 from polydraft.apps.terminal.terminal import note
@@ -27,7 +27,7 @@ from polydraft.modalities.image_io import load_image, open_image
 from polydraft.modalities.vlm.conversation import build_conversation
 
 HELD = 32  # held-out prompts at most
-MOST = 256  # tokens of an answer about a picture
+MOST = 256  # tokens of an answer
 TEXT_FIELDS = ("text", "prompt", "caption")  # fields that hold what is to be drawn or said
 
 
@@ -40,11 +40,19 @@ class Ask:
     content: Any
 
 
-def asks(data: str, modality: str) -> list[Ask]:
-    """Everything that `data` asks of a model of `modality`; raises DataUnavailable for the first row that is wrong."""
+def asks(data: str, kind: str) -> list[Ask]:
+    """Return everything that data asks of a model.
+
+    Args:
+        data (str): Folder, file or hub set.
+        kind (str): Kind of the model's prompts, as of `prompt_kind`.
+
+    Raises:
+        DataUnavailable: For the first row that is wrong.
+    """
     found: list[Ask] = []
-    for row in rows(data, PICTURES if modality == "vlm" else TEXTS):
-        found += about_pictures(row) if modality == "vlm" else [words(row)]
+    for row in rows(data, PICTURES if kind == "vlm" else TEXTS):
+        found += QUESTION_READERS[kind](row) if kind in QUESTION_READERS else [words(row)]
     if len({ask.group for ask in found}) < 2:
         raise DataUnavailable(
             f"{data} holds {len(found)} prompts about one thing; give two at least, so that one can be held out."
@@ -59,11 +67,24 @@ def about_pictures(row: DataRecord) -> list[Ask]:
     return [Ask(row, group, messages) for messages in asked]
 
 
+def about_text(row: DataRecord) -> list[Ask]:
+    """Return the questions of a row without images; a line of plain text is one."""
+    fields = {"question": row.value["text"]} | row.value if row.value.get("text") else row.value
+    asked = schemas.questions(replace(row, value=fields))
+    if any(part["type"] == "image" for turn in asked[-1] for part in turn["content"]):
+        raise row.wrong("has a picture, and the model reads text alone", "remove it, or train on a model that sees")
+    return [Ask(row, row.place, messages) for messages in asked]
+
+
 def words(row: DataRecord) -> Ask:
+    """Return the text of a row, to draw or to say."""
     text = next((row.value[name] for name in TEXT_FIELDS if row.value.get(name)), None)
     if not isinstance(text, str) or not text.strip():
         raise row.wrong("has no text", f"give one as {' or '.join(TEXT_FIELDS)}")
     return Ask(row, text, row.value | {"text": text})
+
+
+QUESTION_READERS: dict[str, Callable[[DataRecord], list[Ask]]] = {"vlm": about_pictures, "text": about_text}
 
 
 class UserPrompts:
@@ -76,10 +97,9 @@ class UserPrompts:
     def __init__(self, pipe: Any, data: list[Ask], seed: int, held_out: float) -> None:
         if not 0 < held_out < 1:
             raise InvalidArgument(f"held_out={held_out:g} is not possible; it must be a share between 0 and 1.")
-        self.pipe, self.seed = pipe, seed
-        modality = pipe.card.modality
-        self.write = WRITERS[modality]
-        self.unread = pipe.image_placeholder_mask.cpu() if modality == "vlm" else None
+        self.pipe, self.seed, self.kind = pipe, seed, prompt_kind(pipe.card)
+        self.write = WRITERS[self.kind]
+        self.unread = pipe.image_placeholder_mask.cpu() if self.kind == "vlm" else None
         self.refused: dict[str, str] = {}
         self.blank: tuple[int, ...] | None = None
         groups = np.random.default_rng([seed, 1]).permutation(sorted({ask.group for ask in data}))
@@ -142,7 +162,7 @@ class UserPrompts:
     def example(self, folder: Path) -> Inputs:
         """Return the shortest prompt of the data, or one of its recordings or pictures."""
         usable = [ask for ask in self.train_asks if ask.row.place not in self.refused]
-        return EXAMPLES[self.pipe.card.modality](usable, folder)
+        return EXAMPLES[self.kind](usable, folder)
 
 
 def with_negative_prompt(prompt: PromptInputs) -> tuple[int, ...] | None:
@@ -190,6 +210,13 @@ def shortest_prompt(asked: list[Ask], folder: Path) -> Inputs:
     return Inputs(prompt=min((text for text in texts if not text.startswith("-")), key=len, default=""))
 
 
+def shortest_question(asked: list[Ask], folder: Path) -> Inputs:
+    """Return the shortest first question that no command line takes for an option."""
+    firsts = (next(turn for turn in ask.content if turn["role"] == "user") for ask in asked)
+    texts = [" ".join("".join(part["text"] for part in turn["content"]).split()) for turn in firsts]
+    return Inputs(prompt=min((text for text in texts if text and not text.startswith("-")), key=len, default=""))
+
+
 def recording_to_imitate(asked: list[Ask], folder: Path) -> Inputs:
     """Return the first recording of the data, where it has any."""
     for ask in asked:
@@ -210,10 +237,11 @@ def picture_of_data(asked: list[Ask], folder: Path) -> Inputs:
 
 
 EXAMPLES: dict[str, Callable[[list[Ask], Path], Inputs]] = {
-    "vlm": picture_of_data, "image": shortest_prompt, "speech": recording_to_imitate,
+    "vlm": picture_of_data, "text": shortest_question, "image": shortest_prompt, "speech": recording_to_imitate,
 }  # fmt: skip
 WRITERS: dict[str, Callable[[Any, Ask, int, SamplingParams], list[PromptInputs]]] = {
     "vlm": ask_about,
+    "text": ask_about,
     "image": draw,
     "speech": say,
 }

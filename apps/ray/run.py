@@ -16,7 +16,8 @@ from urllib.request import urlopen
 from polydraft.apps.ray.cluster import cluster
 from polydraft.apps.ray.ingress import FRONT, NAME, application, as_given, most_replicas
 from polydraft.apps.server.listening import address, bound
-from polydraft.apps.server.run import SIGNALS, Publish, StopSignals, unfailing
+from polydraft.apps.server.models import check
+from polydraft.apps.server.run import SIGNALS, Publish, StopSignals, choices, unfailing
 from polydraft.apps.server.settings import ServerSettings
 from polydraft.core.errors import InvalidArgument
 
@@ -27,6 +28,8 @@ LAST_WORDS = 5.0  # seconds for answers to leave the proxy, after all work is do
 
 def run(settings: ServerSettings, publish: Publish) -> None:
     """Serve until SIGTERM or SIGINT. The proxy of Serve listens, on the address and port of the settings."""
+    for choice in choices(settings) if settings.ray_address is None else ():  # a cluster may have folders of its own
+        check(choice)
     listening = bound(settings)  # refused now where it is taken
     where, port = address(settings, listening), listening.getsockname()[1]
     listening.close()

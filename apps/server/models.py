@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from polydraft.core.errors import InvalidArgument, PolydraftError
+from polydraft.core.checks.system_errors import system_error
+from polydraft.core.errors import InvalidArgument, PolydraftError, PromptError, UnsupportedModel
 from polydraft.modalities.hub import is_repository
-from polydraft.modalities.loading import load
+from polydraft.modalities.loading import check_model, load
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.request import BatchScheduler
 
@@ -22,7 +23,7 @@ class ModelChoice:
 
     model: str
     modality: str | None = None
-    drafter: str | None = None
+    drafter: tuple[str, ...] = ()
     codec: str | None = None
     method: str | None = None
     device: str = "auto"
@@ -84,6 +85,18 @@ class Served:
         return n * (len(texts) if isinstance(texts, list) else 1)
 
 
+def check(choice: ModelChoice) -> None:
+    """Refuse what cannot be loaded before any weights are fetched or read.
+
+    Raises:
+        PolydraftError: the errors of `load`.
+    """
+    check_model(
+        choice.model, codec=choice.codec, drafter=choice.drafter, methods=[choice.method] if choice.method else [],
+        device=choice.device, dtype=choice.dtype, modality=choice.modality,
+    )  # fmt: skip
+
+
 def read(choice: ModelChoice) -> Served:
     """Load a model; on the compute thread."""
     pipe = load(
@@ -94,21 +107,46 @@ def read(choice: ModelChoice) -> Served:
 
 
 def warm_up(served: Served) -> None:
-    """Run a short request of two rows on the compute thread, so that real ones do not pay for the first use."""
+    """Run a short request of two rows on the compute thread, so that real ones do not pay for the first use.
+
+    Raises:
+        PolydraftError: the request fails, as those of clients would.
+    """
+    try:
+        decode_example(served)
+    except (PromptError, InvalidArgument) as error:  # it needs more than an example has, such as a recorded voice
+        log.info("%s was not warmed up: %s", served.name, error)
+    except PolydraftError:
+        raise
+    except Exception as error:
+        raise system_error(error, f"{served.name} cannot answer") or UnsupportedModel(
+            f"{served.name} fails at its first request ({type(error).__name__}: {one_line(error)}); use another "
+            "method, device or dtype."
+        ) from error
+
+
+def decode_example(served: Served) -> None:
+    """Decode an example request to its end, two rows at a time; raise the error of a row that cannot go on."""
     from PIL import Image
 
     examples: dict[str, dict[str, Any]] = {
         "image": {"prompt": ["a cat", "a dog"], "partial_images": 1},
         "speech": {"text": "Yes. No."},
-        "vlm": {"image": Image.new("RGB", (64, 64)), "question": ["What is this?"] * 2, "max_new_tokens": 16},
+        "vlm": {"question": ["What is this?"] * 2, "max_new_tokens": 16},
     }
-    try:
-        run = served.pipe.run(**examples[served.modality])
-        scheduler = BatchScheduler(run.method)
-        while not run.is_finished:
-            scheduler.add_prompts(run, run.schedulable_prompts(2))
-            scheduler.step()
-            run.poll_events()
-        run.result()
-    except PolydraftError as error:  # a model with further inputs, such as a reference recording
-        log.info("%s was not warmed up: %s", served.name, error)
+    if not served.card.is_text_only:
+        examples["vlm"]["image"] = Image.new("RGB", (64, 64))
+    run = served.pipe.run(**examples[served.modality])
+    scheduler = BatchScheduler(run.method)
+    while not run.is_finished:
+        scheduler.add_prompts(run, run.schedulable_prompts(2))
+        scheduler.step()
+        run.poll_events()
+    for error in run.errors:
+        raise error
+    run.result()
+
+
+def one_line(error: Exception) -> str:
+    """Return the first line of an error's message, shortened and without a full stop."""
+    return str(error).strip().partition("\n")[0][:120].rstrip(". ")

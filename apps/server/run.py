@@ -75,12 +75,8 @@ async def serve(
 
 
 def choices(settings: ServerSettings) -> list[ModelChoice]:
-    return [
-        ModelChoice(
-            name, modality, settings.drafter, settings.codec, settings.method, settings.device, settings.dtype
-        )
-        for name, modality in settings.model_choices
-    ]  # fmt: skip
+    """Return the models to load, with the settings of each."""
+    return [ModelChoice(name, modality, **settings.settings_of(name)) for name, modality in settings.model_choices]
 
 
 def announce(settings: ServerSettings, listening: socket.socket, publish: Publish) -> None:

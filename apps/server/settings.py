@@ -8,6 +8,10 @@ model = ["tiny-image", "tiny-speech"]
 max-queue = 64
 
 Every option has the same name in all three places (`--max-queue`, `POLYDRAFT_MAX_QUEUE`, `max-queue` or `max_queue`).
+A file may also have a table of every served model:
+
+[models."tiny-vlm"]
+drafter = ["runs/hydra", "runs/eagle"]
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -30,6 +34,7 @@ from pydantic_settings import (
 )
 
 from polydraft.apps.server.limits import LARGEST_BODY
+from polydraft.apps.terminal.drafters import assign_drafters
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
 
@@ -67,6 +72,18 @@ def aliases(given: Any) -> Any:
     return found
 
 
+class ModelSettings(BaseModel):
+    """Settings of one served model; None is the server's setting of that name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    drafter: Names = []
+    codec: str | None = None
+    method: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
 class ServerSettings(BaseSettings):
     """Settings of the server, from arguments, `POLYDRAFT_*` environment variables and a TOML file."""
 
@@ -75,12 +92,13 @@ class ServerSettings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     models: Names = []  # served models of any modality
+    tables: dict[str, ModelSettings] = {}  # further settings by model, the tables `[models.NAME]` of a file
     image: str | None = None  # served image model; with no model given, the embedded ones are served
     speech: str | None = None
     vlm: str | None = None
     alias: Annotated[dict[str, str], NoDecode, BeforeValidator(aliases)] = {}  # {"gpt-4o": "tiny-vlm"}
     method: str | None = None
-    drafter: str | None = None
+    drafter: Names = []  # folders or repositories; of several models as MODEL=FOLDER
     codec: str | None = None
     device: str = "auto"
     dtype: str = "auto"
@@ -149,6 +167,12 @@ class ServerSettings(BaseSettings):
             raise ValueError(f"host {self.host} is reached by others; give --api-key, or --open if nobody needs one.")
         return self
 
+    @model_validator(mode="after")
+    def assigned(self) -> Self:
+        """Refuse drafters that name none of several models."""
+        _ = self.drafters
+        return self
+
     @property
     def key(self) -> str:
         return self.api_key.get_secret_value()
@@ -178,9 +202,22 @@ class ServerSettings(BaseSettings):
     @property
     def model_choices(self) -> list[tuple[str, str | None]]:
         """Return the models with the modality that each must have."""
-        by_modality = [(self.image, "image"), (self.speech, "speech"), (self.vlm, "vlm")]
-        given = [*((name, None) for name in self.models), *((name, kind) for name, kind in by_modality if name)]
-        return [*given] or [(name, None) for name in EMBEDDED]
+        options = ((self.image, "image"), (self.speech, "speech"), (self.vlm, "vlm"))
+        by_modality = {name: kind for name, kind in options if name}
+        named = [(name, None) for name in self.models if not (name in self.tables and name in by_modality)]
+        return [*named, *((name, kind) for name, kind in options if name)] or [(name, None) for name in EMBEDDED]
+
+    @property
+    def drafters(self) -> dict[str, list[str]]:
+        """Return the drafters that `drafter` gives to every model."""
+        return assign_drafters(self.drafter, [name for name, _ in self.model_choices])
+
+    def settings_of(self, model: str) -> dict[str, Any]:
+        """Return the settings of a served model by name: its table's, else the server's; its `drafter` comes first."""
+        usual = {name: getattr(self, name) for name in ModelSettings.model_fields if name != "drafter"}
+        table = self.tables.get(model, ModelSettings())
+        given = {name: value for name, value in table.model_dump().items() if value is not None}
+        return usual | given | {"drafter": tuple(self.drafters.get(model, table.drafter))}
 
     @classmethod
     def settings_customise_sources(
@@ -210,11 +247,25 @@ class OptionFile(TomlConfigSettingsSource):
         found: dict[str, Any] = {}
         for key, value in super().__call__().items():
             name = key.replace("-", "_")
-            name = OPTIONS.get(name, name)
+            name = field_of(OPTIONS.get(name, name), value)
             if name in found:
                 raise InvalidArgument(f"{key}: this setting is in the file twice, under two names; leave one out.")
             found[name] = value
+        return with_models_of_tables(found)
+
+
+def field_of(name: str, value: Any) -> str:
+    """Return the field of a setting: `models` is a list of names, or a table of every model."""
+    return "tables" if name == "models" and isinstance(value, dict) else name
+
+
+def with_models_of_tables(found: dict[str, Any]) -> dict[str, Any]:
+    """Return settings whose models include those that have a table."""
+    tables = found.get("tables")
+    if not isinstance(tables, dict):
         return found
+    named = split_names(found.get("models", []))
+    return found | {"models": [*named, *(name for name in tables if name not in named)]}
 
 
 FILE: Path | None = None  # read by `settings`, which alone sets it
@@ -234,15 +285,18 @@ def settings(given: dict[str, Any], file: Path | None = None) -> ServerSettings:
         raise InvalidArgument(f"{file} is no file; give a TOML file, or leave --config out.")
     FILE = file
     try:
-        return ServerSettings(**given)
+        return ServerSettings(**with_models_of_tables({field_of(name, value): value for name, value in given.items()}))
     except InvalidArgument:
         raise
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
+        place, fields = first["loc"], ServerSettings.model_fields
+        if place[:1] == ("tables",):
+            place, fields = ("models", *place[1:]), ModelSettings.model_fields
+        name = ".".join(map(str, place))
         text = first["msg"].removeprefix("Value error, ").rstrip(".")
         if first["type"] == "extra_forbidden":
-            text = f"this setting is unknown{did_you_mean(name, ServerSettings.model_fields)}; leave it out"
+            text = f"this setting is unknown{did_you_mean(str(place[-1]), fields)}; leave it out"
         raise InvalidArgument(f"{name}: {text}." if name else f"{text}.") from error
     except (SettingsError, ValueError) as error:
         raise InvalidArgument(

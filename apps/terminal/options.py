@@ -11,6 +11,14 @@ from polydraft.apps.terminal.completion import method_names, model_names, one_of
 NAMED = "Embedded model, a folder, or organisation/repository."
 Model = Annotated[str, typer.Option(help="Embedded model or a model folder.", autocompletion=model_names)]
 AnyModel = Annotated[str, typer.Option(help=NAMED, autocompletion=model_names)]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option("--drafter", help="A drafter's folder or repository; may be given several times, one of each kind."),
+]
+DraftersOfModels = Annotated[
+    list[str] | None,
+    typer.Option("--drafter", help="A drafter's folder or repository, or MODEL=FOLDER; may be given several times."),
+]
 Method = Annotated[str | None, typer.Option(help="As in `polydraft methods`.", autocompletion=method_names)]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")]
 TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")]

@@ -74,7 +74,9 @@ def speech_words(card: ModelCard, inputs: Inputs) -> list[str]:
 
 
 def chat_words(card: ModelCard, inputs: Inputs) -> list[str]:
-    """Return the words that ask about a picture."""
+    """Return the words that ask about a picture, or a language model about anything."""
+    if card.is_text_only:
+        return ["polydraft", "chat", inputs.prompt or "Why is the sky blue?"]
     return ["polydraft", "chat", inputs.picture or "picture.png", inputs.prompt or "What is in the picture?"]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydraft.apps.data.built_in_prompts import TrainingPrompts
+from polydraft.apps.data.built_in_prompts import TrainingPrompts, prompt_kind
 from polydraft.apps.data.prompts import build_training_prompts, built_in_asks
 from polydraft.apps.data.samples import TOGETHER, Samples
 from polydraft.apps.data.user_prompts import asks
@@ -50,6 +50,7 @@ FEATURES = 1 << 24  # numbers that its hidden states may hold
 JUDGED = 4  # held-out batches of an intermediate evaluation
 CACHE = 20.0  # GB
 RENDERED, BUILT_IN = "what polydraft renders", "everyday sentences that polydraft brings"  # to learn from
+REQUESTS = "common requests that polydraft brings"  # for language models
 ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read hidden states, for any image target
 
 
@@ -91,8 +92,9 @@ def run(
         )
     draw = DRAW if draw is None else draw
     check_drawn(found, kind, size)
-    asked = built_in_asks(found) if data is None else asks(data, found.modality)
-    learned_from = f"`{data}`" if data is not None else RENDERED if asked is None else f"{len(asked)} {BUILT_IN}"
+    asked = built_in_asks(found) if data is None else asks(data, prompt_kind(found))
+    rendered_name = REQUESTS if found.is_text_only else RENDERED
+    learned_from = f"`{data}`" if data is not None else rendered_name if asked is None else f"{len(asked)} {BUILT_IN}"
     folder = samples or out / "samples"
     about = {"target": target, "seed": seed}
     about |= {} if asked is None else {"data": data or BUILT_IN, "held_out": held_out}

@@ -141,6 +141,21 @@ def to_name(name: str, value: Any) -> str:
     return text
 
 
+def to_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return one name or path, or several in an ordered container, as a tuple of strings; empty for None.
+
+    Args:
+        name (str): The argument's name, for the error message.
+        value (Any): The argument's value.
+
+    Raises:
+        InvalidArgument: The value is neither, or no file system allows one of the names.
+    """
+    if value is None or isinstance(value, (str, bytes, os.PathLike)):
+        return () if value is None else (to_name(name, value),)
+    return tuple(to_name(name, item) for item in to_items(name, value, "a name or a folder's path, or several"))
+
+
 def to_strings(name: str, value: Any, allowed: str) -> tuple[str, ...]:
     """Return one string, or several in an ordered container, as a tuple; empty for None.
 

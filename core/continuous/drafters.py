@@ -19,7 +19,7 @@ from polydraft.core.batched_state import cached_arange
 from polydraft.core.continuous.denoising import LatentSampler, SampledTrajectory
 from polydraft.core.continuous.target import DenoisingHead, LatentTarget, empty_latents
 from polydraft.core.draft import Draft, all_equal_without_sync, max_without_sync
-from polydraft.core.drafters.base import DraftOutcome
+from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens
 from polydraft.core.drafters.jacobi.window import sample_ahead
 from polydraft.core.drafters.network.state import DrafterCacheState, DrafterNetwork
 from polydraft.core.errors import UnsupportedMethod
@@ -29,12 +29,13 @@ from polydraft.core.target.state import BatchState
 
 
 @dataclass
-class LatentChainDrafter:
+class LatentChainDrafter(Drafter):
     """Drafter that generates a chain of `depth` latents per target pass, one after the other."""
 
     network: DrafterNetwork  # predicts the hidden states that condition the denoising chain
     sampler: LatentSampler  # samples draft latents given these hidden states
     depth: int  # number of draft latents
+    follows_features = True
 
     def __post_init__(self) -> None:
         """Raise UnsupportedMethod if the drafter's denoising noise differs from the target's.
@@ -59,6 +60,10 @@ class LatentChainDrafter:
     def observe(self, state: BatchState, drafter_state: DrafterCacheState, outcome: DraftOutcome) -> None:
         """Store the committed latents and the target's hidden states, which the next draft processes first."""
         drafter_state.observe(outcome)
+
+    def catch_up(self, state: BatchState, drafter_state: DrafterCacheState, missed: MissedTokens) -> None:
+        """Store the missed latents, which the next draft processes first."""
+        drafter_state.catch_up(missed)
 
     def draft(self, state: BatchState, drafter_state: DrafterCacheState, sampler: Any, noise: Noise) -> Draft:
         """Return a chain of `depth` latents after every root, shorter where the network runs out of positions.

@@ -1,13 +1,15 @@
 """Interface of drafters, and the simplest of them.
 
-A drafter holds weights and settings. What belongs to single requests is in its state, which rows are added to and
-removed from like any other state (`core.batched_state`).
+A drafter holds weights and settings, and what it learns for all requests. What belongs to single requests is in its
+state, which rows are added to and removed from like any other state (`core.batched_state`).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -30,9 +32,36 @@ class DraftOutcome:
     verification: VerificationResult
 
 
-class Drafter(Protocol):
+@dataclass(frozen=True)
+class MissedTokens:
+    """Tokens that were committed while another drafter drafted, K of the batch row that has most of them.
+
+    They are right-padded; what padding holds is undefined.
+    """
+
+    counts: Tensor  # [B] number of tokens
+    tokens: Tensor  # [B, K, …] ids or latents
+    hidden_states: Tensor  # [B, R, K, D] target hidden states of the position before each token
+    outputs: Tensor  # [B, …] processed target outputs from which the last token was sampled
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Cost and gain of one decoding step, known after it."""
+
+    num_rows: int  # batch rows B
+    num_scored: int  # positions that the target scored, over all batch rows: roots and draft nodes
+    num_committed: int  # tokens that the step committed, over all batch rows
+    seconds: float  # wall time of the step, drafting included
+    all_greedy: bool  # whether every batch row has temperature 0
+
+
+class Drafter(ABC):
     """Proposes draft tokens for a batch of sequences."""
 
+    follows_features: bool = False  # its state depends on target hidden states or outputs of committed tokens
+
+    @abstractmethod
     def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
         """Add rows for new sequences to the drafter's state.
 
@@ -44,6 +73,7 @@ class Drafter(Protocol):
             Any: State of all rows; new ones are at the end.
         """
 
+    @abstractmethod
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
         """Return a draft of the tokens after the last committed one (the root) of every sequence.
 
@@ -54,6 +84,7 @@ class Drafter(Protocol):
             noise (Noise): Random numbers of the sequences.
         """
 
+    @abstractmethod
     def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
         """Update `drafter_state` in place after a verification.
 
@@ -63,8 +94,53 @@ class Drafter(Protocol):
             outcome (DraftOutcome): The last draft and its verification.
         """
 
+    def prepare(self, state: BatchState, drafter_state: Any) -> None:  # noqa: B027 (most drafters need no preparation)
+        """Do what a step needs of the host before it runs, which a captured CUDA graph would not repeat.
 
-class StatelessDrafter:
+        Args:
+            state (BatchState): Committed state of the target.
+            drafter_state (Any): State that `begin` returned.
+        """
+
+    def record(self, drafter_state: Any, cost: PassCost) -> None:  # noqa: B027
+        """Learn from the cost of the step that has ended.
+
+        Args:
+            drafter_state (Any): State that `begin` returned, before rows that ended are removed.
+            cost (PassCost): Number of scored and committed tokens, and seconds.
+        """
+
+    def catch_up(self, state: BatchState, drafter_state: Any, missed: MissedTokens) -> None:  # noqa: B027
+        """Update `drafter_state` in place after passes that another drafter drafted for.
+
+        Args:
+            state (BatchState): State of the target, with the missed tokens already committed.
+            drafter_state (Any): State that `begin` returned.
+            missed (MissedTokens): Tokens committed since this drafter last observed an outcome, or began.
+        """
+
+    def watch(self, state: BatchState, outcome: DraftOutcome) -> None:  # noqa: B027
+        """Learn from a pass that another drafter drafted for, apart from any state.
+
+        Args:
+            state (BatchState): State of the target, with the accepted tokens already committed.
+            outcome (DraftOutcome): The draft and its verification.
+        """
+
+    def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:  # noqa: B027
+        """Learn from a sequence that has ended.
+
+        Args:
+            prompt_end (Sequence[int]): Last token ids of its prompt.
+            tokens (Sequence[Any]): All generated tokens.
+        """
+
+    def active_name(self, drafter_state: Any) -> str:
+        """Return the name of the method that drafts the next step, where a drafter chooses among several, else ""."""
+        return ""
+
+
+class StatelessDrafter(Drafter):
     """Mix-in for drafters that depend on the committed tokens alone."""
 
     def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:

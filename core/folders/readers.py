@@ -19,6 +19,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from polydraft.core.checks.extras import EXTRAS
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import MissingPackage, PolydraftError, WeightsError
 from polydraft.core.folders.diagnosis import (
     SETTINGS,
@@ -33,6 +34,7 @@ from polydraft.core.folders.sizes import CONFIG, check_layers, check_memory
 from polydraft.core.folders.weight_files import check_weights
 
 VOCABULARY_FILES = (TOKENIZER, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+GGUF_MAGIC = b"GGUF"
 SAFE_OPTIONS: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -87,6 +89,35 @@ def read_pretrained(noun: str, pretrained_class: Any, folder: Path, **options: A
         if "okenizer" in pretrained_class.__name__:  # such as AutoTokenizer
             check_tokenizer(folder)
         return pretrained_class.from_pretrained(folder, **safe_options, **options)
+
+
+def read_gguf(noun: str, pretrained_class: Any, file: Path, **options: Any) -> Any:
+    """Return `pretrained_class.from_pretrained` of a GGUF file: a model or a tokenizer.
+
+    Args:
+        noun (str): Kind of thing that is read, such as "tokenizer", for errors.
+        pretrained_class (Any): An `Auto…` class of transformers.
+        file (Path): Local file; nothing is downloaded and no code is run.
+        options (Any): Further arguments of `from_pretrained`.
+
+    Raises:
+        WeightsError: The file is not there, is no GGUF file, or is of an architecture that transformers does not read.
+        PolydraftError: The system refuses, such as memory that is too small.
+    """
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+                raise WeightsError(f"{file} is no GGUF file; give one, or download it again.")
+        return pretrained_class.from_pretrained(file.parent, gguf_file=file.name, **SAFE_OPTIONS, **options)
+    except (PolydraftError, NameError):
+        raise
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise WeightsError(f"{file} is no file; give a GGUF file.") from error
+    except Exception as error:
+        raise system_error(error, f"the {noun} in {file} cannot be read") or WeightsError(
+            f"the {noun} in {file} cannot be read ({first_line(error)}); use a whole GGUF file of an architecture that "
+            "transformers reads, such as Llama."
+        ) from error
 
 
 def check_settings_are_files(folder: Path) -> None:

@@ -5,15 +5,20 @@ DRAFTERS["draft"].make(context, {"depth": 6, ...})
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from polydraft.core.drafters.auto.drafter import AutoDrafter
+from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.heads.hydra import HydraDrafter
 from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
 from polydraft.core.drafters.heads.row_above import RowAboveDrafter
+from polydraft.core.drafters.history.drafter import HistoryDrafter, HistorySource
+from polydraft.core.drafters.history.recycling import RecyclingSource
+from polydraft.core.drafters.history.suffix import SuffixSource
 from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter
 from polydraft.core.drafters.jacobi.parallel_rows import ROW_INITIALISATIONS, ParallelRowsDrafter
 from polydraft.core.drafters.jacobi.sjd import SJDDrafter
@@ -33,6 +38,7 @@ from polydraft.core.methods.spec import (
     MethodContext,
     Parameter,
     ParamValues,
+    default_params,
 )
 from polydraft.core.methods.tuning import BatchAwareDraftSize
 
@@ -40,6 +46,50 @@ from polydraft.core.methods.tuning import BatchAwareDraftSize
 def build_prompt_lookup(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the drafter that copies the tokens after the last occurrence of the current n-gram (prompt lookup)."""
     return PromptLookupDrafter(allowed=context.allowed_token_mask, **values)
+
+
+def build_suffix_source(context: MethodContext, values: ParamValues) -> SuffixSource:
+    """Build the source of continuations of the longest earlier occurrences of the last tokens."""
+    names = ("reach", "branches", "memory")
+    given = {name: values[name] for name in names if name in values}
+    return SuffixSource(context.allowed_token_mask, reference=context.reference_tokens, **given)
+
+
+def build_recycling_source(context: MethodContext, values: ParamValues) -> RecyclingSource:
+    """Build the source of the target's last distributions behind the same tokens."""
+    names = ("depth", "width", "spread")
+    given = {name: values[name] for name in names if name in values}
+    return RecyclingSource(context.target.vocab_size, context.allowed_token_mask, **given)
+
+
+def build_history_drafter(
+    context: MethodContext, values: ParamValues,
+    sources: Sequence[Callable[[MethodContext, ParamValues], HistorySource]],
+) -> Drafter:  # fmt: skip
+    """Build the drafter of what `sources` find in the history; `values["nodes"]` is the most nodes of a draft."""
+    return HistoryDrafter([build(context, values) for build in sources], values["nodes"])
+
+
+def build_auto(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that measures all others that fit the model and give the tokens of plain decoding.
+
+    A model's own default method comes first, else plain decoding does: it drafts until another has proved faster.
+    """
+    names = [name for name in AUTO_CANDIDATES if is_auto_candidate(DRAFTERS[name], context)]
+    if context.default_drafter in names:
+        names.sort(key=lambda name: name != context.default_drafter)
+    candidates = {
+        name: DRAFTERS[name].make(context, default_params(DRAFTERS[name]) | context.tuned_params(name))
+        for name in names
+    }
+    stateless = [name for name, candidate in candidates.items() if not candidate.follows_features]
+    return AutoDrafter(candidates, SpeedSelector(names, stateless, values["trials"]))
+
+
+def is_auto_candidate(spec: DrafterSpec, context: MethodContext) -> bool:
+    """Return whether the model of `context` has what a drafter needs."""
+    has_network = not spec.drafter_kind or spec.drafter_kind in context.drafter_loaders
+    return has_network and (not spec.requirement or spec.requirement in context.capabilities)
 
 
 def build_preview(context: MethodContext, values: ParamValues) -> Drafter:
@@ -214,6 +264,24 @@ DEFAULT_ACCEPTANCE_BY_RANK = tuple(
 SPREAD = TEMPERATURE | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, value_type=float)}
 
 
+# drafters that `auto` may choose among; for a trained network the one that uses it best
+AUTO_CANDIDATES = (
+    "ar", "history", "recycling", "jacobi", "preview", "local", "above", "hydra", "eagle2", "medusa", "speechspec",
+    "kangaroo", "draft",
+)  # fmt: skip
+HISTORY_NODES = Parameter(16, "most nodes drafted", 1, 256)
+SUFFIX = {
+    "reach": Parameter(16, "tokens copied after a match", 1, 64),
+    "branches": Parameter(4, "matches followed", 1, 16),
+    "memory": Parameter(4096, "tokens of earlier answers to look up in", 1, 1 << 20),
+}
+RECYCLING = {
+    "depth": Parameter(4, "longest path", 1, 16),
+    "width": Parameter(3, "frontier nodes a level; 1 is a chain", 1, 8),
+    "spread": SPREAD["spread"],
+}
+
+
 def dynamic_tree_params(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
     """Return the parameters of a drafter that grows a dynamic tree with one network pass per level.
 
@@ -259,6 +327,13 @@ DRAFTERS: dict[str, DrafterSpec] = {
     for spec in (
         DrafterSpec("ar", "plain decoding, one token a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
         DrafterSpec(
+            "auto", "the fastest of all drafters that the model has, measured while decoding",
+            "Hou et al. 2025, arXiv 2505.15141", build_auto, lambda values: "tape",
+            parameters={
+                "trials": Parameter(0.01, "share of the time that trials may lose", 0, 1, value_type=float),
+            },
+        ),
+        DrafterSpec(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
             build_draft_model, dynamic_draft_type, drafter_kind="lm", parameters=dynamic_tree_params(8, 1) | SPREAD,
         ),
@@ -269,6 +344,26 @@ DRAFTERS: dict[str, DrafterSpec] = {
                 "reach": Parameter(10, "tokens copied", 1, 256),
                 "ngram": Parameter(3, "longest n-gram matched", 1, 8),
             },
+        ),
+        DrafterSpec(
+            "suffix", "copy what followed the longest earlier matches of the last tokens",
+            "Oliaro et al. 2024, arXiv 2411.04975; Hu et al. 2024, arXiv 2411.10666",
+            partial(build_history_drafter, sources=(build_suffix_source,)), lambda values: "fixed",
+            parameters=SUFFIX | {"nodes": HISTORY_NODES},
+            deviation="published: a suffix tree or automaton per sequence; ours: all positions compared at once, and "
+            "the acceptance after matches of every length learned online",
+        ),
+        DrafterSpec(
+            "recycling", "the target's last distributions behind the same tokens, ranked by the shared noise",
+            "Luo et al. 2024, arXiv 2408.08696; Song et al. 2025, arXiv 2506.04708",
+            partial(build_history_drafter, sources=(build_recycling_source,)), lambda values: "tape",
+            parameters=RECYCLING | {"nodes": HISTORY_NODES},
+        ),
+        DrafterSpec(
+            "history", "suffix lookup and token recycling in one tree, the likeliest nodes of both",
+            "Hu et al. 2024, arXiv 2411.10666; Luo et al. 2024, arXiv 2408.08696",
+            partial(build_history_drafter, sources=(build_suffix_source, build_recycling_source)),
+            lambda values: "tape", parameters=SUFFIX | RECYCLING | {"nodes": HISTORY_NODES},
         ),
         DrafterSpec(
             "preview", "the token of a preview generated before at the same place, no model",

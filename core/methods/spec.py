@@ -40,6 +40,8 @@ class MethodContext:
     # the preview token that shows the same part of the image, -1 if there is none; None without a preview.
     preview_index: Tensor | None = None
     num_preview_tokens: int = 0  # generated tokens before the first row of the image
+    default_drafter: str = ""  # drafter of the model's default method
+    reference_tokens: Tensor | None = None  # [F] ids of a text that answers may quote
 
     @property
     def capabilities(self) -> frozenset[str]:

@@ -32,7 +32,7 @@ from polydraft.modalities.image.request import ImageGenerationRequest, ImageRequ
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.image_io import ImageInput
-from polydraft.modalities.loading import cached_pipeline
+from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 
 MAX_CACHED_GRIDS = 8  # least recently used sizes lose their cached methods, since some models support any size
@@ -40,8 +40,8 @@ MAX_CACHED_GRIDS = 8  # least recently used sizes lose their cached methods, sin
 
 def generate_image(
     prompt: str | Sequence[str], *, speculative: bool = True, model: str | Path = "tiny-image",
-    method: str | None = None, n: int = 1, seed: int | Sequence[int] = 0, temperature: float | None = None,
-    top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+    drafter: Drafters | None = None, method: str | None = None, n: int = 1, seed: int | Sequence[int] = 0,
+    temperature: float | None = None, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
     guidance_scale: float | None = None, size: str | None = None, iterations: int | None = None,
     negative_prompt: str | None = None, prime: ImageInput | None = None, device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
@@ -55,6 +55,7 @@ def generate_image(
         prompt (str | Sequence[str]): one prompt, or several.
         speculative (bool): True uses the model's best identical method, False plain decoding; the image is the same.
         model (str | Path): a model's name, its folder, or a repository on the hub.
+        drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
         method (str | None): how to draft and verify.
         n (int): images per prompt.
         seed (int | Sequence[int]): image i gets seed + i, or the i-th of a list.
@@ -78,7 +79,7 @@ def generate_image(
     check_image_arguments(
         prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
     )
-    pipe: TextToImagePipeline = cached_pipeline("image", model, method, device, dtype)
+    pipe: TextToImagePipeline = cached_pipeline("image", model, method, device, dtype, drafter=drafter)
     return pipe(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
         top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, iterations=iterations,

@@ -21,7 +21,7 @@ from polydraft.core.checks.arguments import to_callback, to_float, to_integer, t
 from polydraft.core.errors import PromptError
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.causal import PromptInputs
-from polydraft.modalities.loading import cached_pipeline
+from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, synchronized
 from polydraft.modalities.speech.families import build_family
@@ -44,9 +44,9 @@ MAX_CONCURRENT_SENTENCES = 8  # sentences decoded together when latency does not
 def generate_speech(
     text: str, *, voice: str | None = None, reference: Recording | None = None, reference_text: str | None = None,
     speculative: bool = True, model: str | Path = "tiny-speech", codec: str | Path | None = None,
-    method: str | None = None,
-    seed: int = 0, speed: float = 1.0, temperature: float | None = None, top_k: int | None = None,
-    top_p: float | None = None, repetition_penalty: float | None = None,
+    drafter: Drafters | None = None, method: str | None = None, seed: int = 0, speed: float = 1.0,
+    temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
+    repetition_penalty: float | None = None,
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> SpeechResult:  # fmt: skip
     """Synthesise `text`; arguments that are None take the model's default.
@@ -61,6 +61,7 @@ def generate_speech(
         speculative (bool): True uses the model's best identical method, False plain decoding; the speech is the same.
         model (str | Path): a model, as for `load`.
         codec (str | Path | None): its codec, as for `load`.
+        drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
         method (str | None): method of decoding.
         seed (int): seed of the noise.
         speed (float): from 0.25 to 4; the pitch does not change.
@@ -81,7 +82,7 @@ def generate_speech(
     check_speech_request(
         text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
     )
-    pipe: SpeechPipeline = cached_pipeline("speech", model, method, device, dtype, codec)
+    pipe: SpeechPipeline = cached_pipeline("speech", model, method, device, dtype, codec, drafter)
     return pipe(
         text, voice=voice, reference=reference, reference_text=reference_text, speculative=speculative, method=method,
         seed=seed, speed=speed, temperature=temperature, top_k=top_k, top_p=top_p,

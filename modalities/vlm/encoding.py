@@ -39,10 +39,15 @@ class ConversationEncoder:
     def __init__(self, processor: Any, name: str, context_len: int | None = None) -> None:
         self.processor, self.tokenizer, self.name, self.context_len = processor, processor.tokenizer, name, context_len
         text = processor.chat_template or self.tokenizer.chat_template
-        text = text.get("default") if isinstance(text, dict) else text
+        self.template = self.build_template(text.get("default") if isinstance(text, dict) else text)
+
+    def build_template(self, text: str | None) -> ChatTemplate:
+        """Build the chat template; raise WeightsError where the model has none."""
         if not text:
-            raise WeightsError(f"the model {name} has no chat template; put its chat_template.jinja into its folder.")
-        self.template = ChatTemplate(self.tokenizer, text)
+            raise WeightsError(
+                f"the model {self.name} has no chat template; put its chat_template.jinja into its folder."
+            )
+        return ChatTemplate(self.tokenizer, text)
 
     def encode(self, conversation: Conversation, max_pixels: int | None = None) -> tuple[list[int], dict[str, Tensor]]:
         """Encode a conversation.

@@ -1,4 +1,4 @@
-"""Public interface of vision-language models: questions about images, and answers.
+"""Public interface of models that answer: questions about images, or without any, and answers.
 
     from polydraft import chat, load
     print(chat("frogs.png", "How many frogs are there?").text)
@@ -29,7 +29,7 @@ from polydraft.core.sampling.params import MAX_TOKENS, SamplingParams
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.generation_config import LENGTH_FIELDS, length_limits
 from polydraft.modalities.image_io import ImageInput
-from polydraft.modalities.loading import cached_pipeline
+from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, parse_seeds, synchronized
 from polydraft.modalities.prompt_ids import check_embedded_ids
@@ -53,22 +53,25 @@ DEFAULT_MAX_TOKENS = 256  # of an answer, if neither the caller nor the model se
 def chat(
     image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
     messages: Sequence[Any] | None = None, speculative: bool = True, model: str | Path = "tiny-vlm",
-    method: str | None = None, seed: int | Sequence[int] = 0, temperature: float | None = None,
-    top_k: int | None = None, top_p: float | None = None, repetition_penalty: float | None = None,
+    drafter: Drafters | None = None, method: str | None = None, seed: int | Sequence[int] = 0,
+    temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
+    repetition_penalty: float | None = None,
     max_new_tokens: int | None = None, min_new_tokens: int = 0, max_pixels: int | None = None,
     stop: str | Sequence[str] | None = (),
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> ChatResult:  # fmt: skip
-    """Answer questions about images with a vision-language model, which stays loaded for the next call.
+    """Answer questions with a model that stays loaded for the next call: about images, or without any.
 
     Args:
-        image (ImageInput | Sequence | None): a file or a PIL image, several, or None. With a list of questions: one
-            image for all, or a list with an entry (an image, several, or None) for every question.
+        image (ImageInput | Sequence | None): a file or a PIL image, several, or None, as for language models. With a
+            list of questions: one image for all, or a list with an entry (an image, several, or None) for every
+            question.
         question (str | Sequence[str] | None): a question, or a list of questions.
         messages (Sequence | None): earlier turns, `{"role": …, "content": …}`; see `vlm.conversation`.
         speculative (bool): True drafts with the model's default method, False is plain decoding. The answer is the
             same.
         model (str | Path): an embedded model, a folder or a hub repository, as for `load`.
+        drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
         method (str | None): a decoding method; None is the model's default.
         seed (int | Sequence[int]): question i has seed + i, or the i-th of a list.
         temperature (float | None): 0 is greedy; None here and below is the model's default.
@@ -96,7 +99,7 @@ def chat(
         seed, max_new_tokens, min_new_tokens, stop, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty,
     )  # fmt: skip
-    pipe: VLMPipeline = cached_pipeline("vlm", model, method, device, dtype)
+    pipe: ChatPipeline = cached_pipeline("vlm", model, method, device, dtype, drafter=drafter)
     return pipe(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
@@ -130,19 +133,20 @@ def check_chat_arguments(
     return stops
 
 
-class VLMPipeline(Pipeline):
-    """Vision-language model with its weights and its processor."""
+class ChatPipeline(Pipeline):
+    """Model that answers questions; its kind decides what a prompt may hold besides text."""
 
     followed_fields = LENGTH_FIELDS
+    processor: Any  # turns rendered conversations into token ids; set by `load_target_model`
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.lengths = length_limits(self.target_model.generation_config)
         self.context_len = min(self.context_len, card.manifest.get("context", self.context_len))
         self.tokenizer = self.processor.tokenizer
-        self.encoder = ConversationEncoder(self.processor, card.name, self.context_len)
+        self.encoder = self.build_encoder()
         self.eos_token_ids = self.resolve_eos_token_ids(self.target_model.generation_config.eos_token_id)
-        self.check_image_token()
+        self.check_tokenizer()
         if not self.is_tested_architecture:
             self.target()
 
@@ -165,7 +169,141 @@ class VLMPipeline(Pipeline):
             )
         return frozenset(ids)
 
-    def check_image_token(self) -> None:
+    def build_encoder(self) -> ConversationEncoder:
+        """Build the encoder of conversations, once processor and context are known."""
+        return ConversationEncoder(self.processor, self.card.name, self.context_len)
+
+    def check_tokenizer(self) -> None:
+        """Check that the tokenizer writes the special tokens that the model's configuration names."""
+
+    @property
+    def codebook(self) -> Tensor | None:
+        return None  # text tokens have no codebook
+
+    def __call__(
+        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
+        on_step: OnStep | None = None, **options: Any,
+    ) -> ChatResult:  # fmt: skip
+        """Answer questions, with the arguments of `chat` except model, device and dtype."""
+        on_step = to_optional(to_callback, "on_step", on_step)
+        stream = self.stream(image, question, **options)
+        for step in stream:
+            if on_step is not None:
+                on_step(step)
+        return stream.result()
+
+    def stream(
+        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
+        messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
+        seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
+        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
+    ) -> ChatStream:  # fmt: skip
+        """Return an iterator over steps with the text that they add, with the arguments of `chat`.
+
+        It may be left at any time; its `result()` is what has been generated so far.
+        """
+        return ChatStream(
+            self.run(
+                image, question, messages=messages, speculative=speculative, method=method, seed=seed,
+                temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+                max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, max_pixels=max_pixels, stop=stop,
+            )
+        )  # fmt: skip
+
+    @synchronized
+    def run(
+        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
+        messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
+        seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
+        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
+    ) -> ChatGenerationRequest:  # fmt: skip
+        """Return the request for a caller that schedules it, with the arguments of `chat`."""
+        spec = self.select_method(speculative, method)
+        stops = check_chat_arguments(seed, max_new_tokens, min_new_tokens, stop)
+        sampling = self.sampling_params(
+            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+            min_tokens=min_new_tokens,
+        )  # fmt: skip
+        conversations = build_conversations(image, question, messages)
+        seeds = expand_seeds(seed, len(conversations), "question")
+        max_new_tokens = to_optional(to_integer, "max_new_tokens", max_new_tokens, 1)
+        prompts = self.build_prompts(conversations, seeds, max_new_tokens, sampling, max_pixels)
+        return ChatGenerationRequest(self, self.method(spec), prompts, stops, self.notes(conversations))
+
+    def notes(self, conversations: list[Conversation]) -> tuple[str, ...]:
+        """Return notes on how far answers to these conversations can be relied on."""
+        return ()
+
+    def build_prompts(
+        self, conversations: list[Conversation], seeds: list[int], max_new_tokens: int | None,
+        sampling: SamplingParams | None = None, max_pixels: int | None = None,
+    ) -> list[PromptInputs]:  # fmt: skip
+        """Build the prompts of conversations, one seed each; None is the model's default of a parameter."""
+        sampling = self.sampling_params() if sampling is None else sampling
+        return [
+            self.build_prompt(conversation, seed, max_new_tokens, sampling, max_pixels)
+            for conversation, seed in zip(conversations, seeds, strict=True)
+        ]
+
+    def build_prompt(
+        self, conversation: Conversation, seed: int, max_new_tokens: int | None, sampling: SamplingParams,
+        max_pixels: int | None = None,
+    ) -> PromptInputs:  # fmt: skip
+        """Build the prompt of a conversation.
+
+        Args:
+            conversation (Conversation): messages and images.
+            seed (int): the seed of the answer.
+            max_new_tokens (int | None): the maximum length of the answer; None is the model's default.
+            sampling (SamplingParams): sampling parameters.
+            max_pixels (int | None): larger images are shrunk.
+
+        Raises:
+            PromptError: the model does not support the conversation, or has no positions left for an answer.
+        """
+        ids, inputs = self.encode(conversation, max_pixels)
+        num_free = self.context_len - len(ids)
+        if num_free < 1:
+            raise PromptError(self.overflow_message(ids))
+        if max_new_tokens is None:
+            max_new_tokens = max(self.default_max_new_tokens(len(ids)), sampling.min_tokens)
+        max_new_tokens = min(max_new_tokens, num_free)
+        return PromptInputs((tuple(ids),), max_new_tokens, seed, model_kwargs=inputs, sampling_params=sampling)
+
+    def encode(self, conversation: Conversation, max_pixels: int | None) -> tuple[list[int], dict[str, Tensor]]:
+        """Return the token ids of a conversation, and the other inputs of the model's forward pass.
+
+        Raises:
+            PromptError: the model does not support the conversation.
+        """
+        ids, inputs = self.encoder.encode(conversation, max_pixels)
+        check_embedded_ids(ids, self.token_mask.shape[1], self.tokenizer, self.card.name)
+        return ids, inputs
+
+    def overflow_message(self, ids: list[int]) -> str:
+        """Return the error's message for a prompt that leaves no position for an answer."""
+        return (
+            f"the question takes {len(ids)} positions and {self.card.name} holds {self.context_len} with the answer; "
+            "give less text."
+        )
+
+    def default_max_new_tokens(self, prompt_length: int) -> int:
+        """Return the model's default for max_new_tokens; raise PromptError where it leaves no token for an answer."""
+        default = self.lengths.budget(prompt_length, DEFAULT_MAX_TOKENS)
+        if default < 1:
+            raise PromptError(
+                f"the question takes {prompt_length} positions and max_length={self.lengths.max_length} in "
+                f"generation_config.json of {self.card.name} counts it; give max_new_tokens."
+            )
+        return default
+
+
+class VLMPipeline(ChatPipeline):
+    """Vision-language model with its weights and its processor."""
+
+    def check_tokenizer(self) -> None:
         """Check that the tokenizer writes the image token of the model's configuration.
 
         Raises:
@@ -237,10 +375,6 @@ class VLMPipeline(Pipeline):
     def build_target(self, guided: bool) -> VisionTarget:
         return build_vision_target(self.target_model, guided=guided, context=self.context_len)
 
-    @property
-    def codebook(self) -> Tensor | None:
-        return None  # text tokens have no codebook
-
     @cached_property
     def placeholder_ids(self) -> list[int]:
         """Return the ids of image and video tokens in prompts."""
@@ -264,87 +398,11 @@ class VLMPipeline(Pipeline):
     def sample_prompts(self) -> list[PromptInputs]:
         return self.build_prompts(build_conversations(Image.new("RGB", (64, 64)), "What is this?", None), [0], 256)
 
-    def __call__(
-        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
-        on_step: OnStep | None = None, **options: Any,
-    ) -> ChatResult:  # fmt: skip
-        """Answer questions, with the arguments of `chat` except model, device and dtype."""
-        on_step = to_optional(to_callback, "on_step", on_step)
-        stream = self.stream(image, question, **options)
-        for step in stream:
-            if on_step is not None:
-                on_step(step)
-        return stream.result()
-
-    def stream(
-        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
-        messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
-        seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
-        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
-        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
-    ) -> ChatStream:  # fmt: skip
-        """Return an iterator over steps with the text that they add, with the arguments of `chat`.
-
-        It may be left at any time; its `result()` is what has been generated so far.
-        """
-        return ChatStream(
-            self.run(
-                image, question, messages=messages, speculative=speculative, method=method, seed=seed,
-                temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
-                max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, max_pixels=max_pixels, stop=stop,
-            )
-        )  # fmt: skip
-
-    @synchronized
-    def run(
-        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
-        messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
-        seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
-        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
-        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
-    ) -> ChatGenerationRequest:  # fmt: skip
-        """Return the request for a caller that schedules it, with the arguments of `chat`."""
-        spec = self.select_method(speculative, method)
-        stops = check_chat_arguments(seed, max_new_tokens, min_new_tokens, stop)
-        sampling = self.sampling_params(
-            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
-            min_tokens=min_new_tokens,
-        )  # fmt: skip
-        conversations = build_conversations(image, question, messages)
-        seeds = expand_seeds(seed, len(conversations), "question")
-        max_new_tokens = to_optional(to_integer, "max_new_tokens", max_new_tokens, 1)
-        prompts = self.build_prompts(conversations, seeds, max_new_tokens, sampling, max_pixels)
+    def notes(self, conversations: list[Conversation]) -> tuple[str, ...]:
         images = [image for conversation in conversations for image in conversation.images]
-        notes = domain_notes(self.card.name, self.card.manifest.get("domain"), images)
-        return ChatGenerationRequest(self, self.method(spec), prompts, stops, notes)
+        return domain_notes(self.card.name, self.card.manifest.get("domain"), images)
 
-    def build_prompts(
-        self, conversations: list[Conversation], seeds: list[int], max_new_tokens: int | None,
-        sampling: SamplingParams | None = None, max_pixels: int | None = None,
-    ) -> list[PromptInputs]:  # fmt: skip
-        """Build the prompts of conversations, one seed each; None is the model's default of a parameter."""
-        sampling = self.sampling_params() if sampling is None else sampling
-        return [
-            self.build_prompt(conversation, seed, max_new_tokens, sampling, max_pixels)
-            for conversation, seed in zip(conversations, seeds, strict=True)
-        ]
-
-    def build_prompt(
-        self, conversation: Conversation, seed: int, max_new_tokens: int | None, sampling: SamplingParams,
-        max_pixels: int | None = None,
-    ) -> PromptInputs:  # fmt: skip
-        """Build the prompt of a conversation.
-
-        Args:
-            conversation (Conversation): messages and images.
-            seed (int): the seed of the answer.
-            max_new_tokens (int | None): the maximum length of the answer; None is the model's default.
-            sampling (SamplingParams): sampling parameters.
-            max_pixels (int | None): larger images are shrunk.
-
-        Raises:
-            PromptError: the model does not support the conversation, or has no positions left for an answer.
-        """
+    def encode(self, conversation: Conversation, max_pixels: int | None) -> tuple[list[int], dict[str, Tensor]]:
         ids, inputs = self.encoder.encode(conversation, max_pixels)
         image_ids = image_token_ids(self.target_model.config)
         text_ids = (token for token in ids if token not in image_ids)
@@ -352,28 +410,14 @@ class VLMPipeline(Pipeline):
         self.check_patches(ids)
         if ids[-1] in self.placeholder_ids:  # the answer would continue an image token's embedding
             raise PromptError("the prompt ends with a picture; let the question come after it.")
-        num_free = self.context_len - len(ids)
-        if num_free < 1:
-            num_image_tokens = sum(token in self.placeholder_ids for token in ids)
-            raise PromptError(
-                f"the question takes {len(ids)} positions, {num_image_tokens} of them for pictures, and "
-                f"{self.card.name} holds {self.context_len} with the answer; give max_pixels, fewer or smaller "
-                "pictures, or less text."
-            )
-        if max_new_tokens is None:
-            max_new_tokens = max(self.default_max_new_tokens(len(ids)), sampling.min_tokens)
-        max_new_tokens = min(max_new_tokens, num_free)
-        return PromptInputs((tuple(ids),), max_new_tokens, seed, model_kwargs=inputs, sampling_params=sampling)
+        return ids, inputs
 
-    def default_max_new_tokens(self, prompt_length: int) -> int:
-        """Return the model's default for max_new_tokens; raise PromptError where it leaves no token for an answer."""
-        default = self.lengths.budget(prompt_length, DEFAULT_MAX_TOKENS)
-        if default < 1:
-            raise PromptError(
-                f"the question takes {prompt_length} positions and max_length={self.lengths.max_length} in "
-                f"generation_config.json of {self.card.name} counts it; give max_new_tokens."
-            )
-        return default
+    def overflow_message(self, ids: list[int]) -> str:
+        num_image_tokens = sum(token in self.placeholder_ids for token in ids)
+        return (
+            f"the question takes {len(ids)} positions, {num_image_tokens} of them for pictures, and {self.card.name} "
+            f"holds {self.context_len} with the answer; give max_pixels, fewer or smaller pictures, or less text."
+        )
 
     def check_patches(self, ids: list[int]) -> None:
         """Check that a prompt's images are large enough for the model; raise PromptError if they are not."""
@@ -386,4 +430,4 @@ class VLMPipeline(Pipeline):
             )
 
 
-__all__ = ["ChatGenerationRequest", "ChatResult", "ChatStep", "ChatStream", "VLMPipeline", "chat"]
+__all__ = ["ChatGenerationRequest", "ChatPipeline", "ChatResult", "ChatStep", "ChatStream", "VLMPipeline", "chat"]

@@ -18,7 +18,7 @@ from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.stop_strings import StreamingDetokenizer
 
 if TYPE_CHECKING:
-    from polydraft.modalities.vlm.pipeline import VLMPipeline
+    from polydraft.modalities.vlm.pipeline import ChatPipeline
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ChatGenerationRequest(GenerationRequest[ChatProgress, ChatResult]):
     """Questions of one call, each a prompt.
 
     Args:
-        pipe (VLMPipeline): the pipeline.
+        pipe (ChatPipeline): the pipeline.
         method (Method): the decoding method.
         prompts (list[PromptInputs]): one for every question.
         stops (Sequence[str]): strings that end an answer.
@@ -68,7 +68,7 @@ class ChatGenerationRequest(GenerationRequest[ChatProgress, ChatResult]):
     """
 
     def __init__(
-        self, pipe: VLMPipeline, method: Method, prompts: list[PromptInputs], stops: Sequence[str] = (),
+        self, pipe: ChatPipeline, method: Method, prompts: list[PromptInputs], stops: Sequence[str] = (),
         notes: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         super().__init__(method, prompts)

@@ -13,13 +13,16 @@ import torch
 from PIL import Image
 
 import polydraft
-from polydraft.core.errors import PromptError
+from polydraft.apps.batch.jobs import add_drafters, read_jobs
+from polydraft.core.errors import PolydraftError, PromptError
 from polydraft.core.stats import DecodeStats
+from polydraft.modalities.model_card import embedded_models_dir
 
 from ..embedded import image_token_count
 from .command_line import assert_refused, run
 
 FROGS = {"id": "frogs", "modality": "image", "prompt": "two frogs on a blue background", "seed": 7, "method": "jacobi"}
+EAGLE, HYDRA = (str(embedded_models_dir() / "tiny-vlm" / f"drafter-{kind}") for kind in ("eagle", "hydra"))
 SAY = {"id": "say-1", "modality": "vlm", "image": "frogs.png", "question": "What is it?"}
 
 
@@ -116,6 +119,7 @@ BAD = {
     "an argument no file can hold": (FROGS | {"id": "a", "on_step": 3}, "on_step"),
     "nothing to draw": ({"id": "a", "modality": "image"}, "prompt"),
     "nothing to answer": ({"id": "a", "modality": "vlm", "image": "frogs.png"}, "'question' or 'messages'"),
+    "a drafter that is no name": (FROGS | {"id": "a", "drafter": [3]}, "drafter=3"),
     "unknown parameter": (FROGS | {"id": "a", "method": "jacobi(windoow=3)"}, "windoow"),
 }
 
@@ -154,3 +158,26 @@ def test_read_jobs_infers_modality_from_model(tmp_path: Path) -> None:
 def test_output_path_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     assert_refused(run("batch", "run", write(tmp_path, FROGS), "--out", tmp_path / "out"), "out")
+
+
+def test_drafters_reach_jobs_of_their_model(tmp_path: Path) -> None:
+    """A job that names drafters keeps them, and jobs of other models get none."""
+    named, undrafted = SAY | {"id": "b", "model": "tiny-vlm"}, SAY | {"id": "c", "drafter": []}
+    jobs = read_jobs(write(tmp_path, FROGS, SAY, named, undrafted))
+    given = add_drafters(jobs, [f"tiny-vlm={HYDRA}", f"tiny-vlm={EAGLE}"])
+    assert [job.drafters for job in given] == [(), (HYDRA, EAGLE), (HYDRA, EAGLE), ()]
+    assert add_drafters(jobs[:1], []) == jobs[:1]
+    for drafters, words in (([HYDRA], "names none of the models"), ([f"tiny-image={HYDRA}"], "another target")):
+        with pytest.raises(PolydraftError, match=words):
+            add_drafters(jobs, drafters)
+
+
+def test_batch_run_drafts_with_given_drafters(tmp_path: Path) -> None:
+    path = write(tmp_path, {"id": "a", "modality": "vlm", "question": "Hello!", "max_new_tokens": 4})
+    done = run("batch", "run", path, "--drafter", EAGLE, "--drafter", HYDRA, "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    (record,) = json.loads(done.stdout)["jobs"]
+    assert record["method"] == "eagle2" and record["arguments"]["drafter"] == [EAGLE, HYDRA]
+    assert_refused(run("batch", "run", path, "--out", tmp_path / "out"), "other arguments")
+    assert_refused(run("batch", "run", path, "--drafter", "nowhere", "--out", tmp_path / "new"), "nowhere")
+    assert not (tmp_path / "new").exists()

@@ -122,6 +122,18 @@ def test_misspelt_setting_of_file_suggests_the_closest(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "unknown (did you mean 'max_queue'?)" in done.stderr
 
 
+DRAFTING = (
+    "image a", "redraw a.png", "speech a", "chat a.png a", "serve", "ui", "batch run a.jsonl --out a",
+    "batch vlm --tasks chartqa --out a", "bench image", "bench speech", "bench vlm", "bench drift", "bench acceptance",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", DRAFTING)
+def test_command_takes_several_drafters(command: str) -> None:
+    given = shell.parse([*command.split(), "--drafter", "runs/a", "--drafter", "runs/b"]).params["drafter"]
+    assert list(given) == ["runs/a", "runs/b"]
+
+
 # --- completion
 
 

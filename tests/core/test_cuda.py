@@ -82,7 +82,7 @@ def test_replayed_steps_equal_launched_steps(lab, name, dtype):
     plain = finish(made.method(), start_batch(made.method(), prompts))
     method = made.method(made.drafters(plain.outputs, CUDA)[name])
     drafted = finish(method, start_batch(method, prompts))
-    assert plain.batch.graph_runner.num_replayed > 20 and drafted.batch.graph_runner.num_replayed > 0
+    assert plain.batch.graph_runners[""].num_replayed > 20 and drafted.batch.graph_runners[""].num_replayed > 0
     assert drafted.same(plain)
 
 
@@ -93,10 +93,10 @@ def test_steps_of_every_verifier_are_replayed(lab, name, monkeypatch):
     drafter, verifier = made.verified_drafters(CUDA)[name]
     method = made.method(drafter, verifier=verifier)
     replayed = finish(method, start_batch(method, prompts))
-    assert replayed.batch.graph_runner.num_replayed > 0
+    assert replayed.batch.graph_runners[""].num_replayed > 0
     monkeypatch.setattr("polydraft.core.decode.graph_recorder", lambda target: None)
     asked = finish(method, start_batch(method, prompts))
-    assert asked.batch.graph_runner.num_replayed == 0 and asked.same(replayed)
+    assert asked.batch.graph_runners[""].num_replayed == 0 and asked.same(replayed)
 
 
 def test_bfloat16_is_reproducible_and_keeps_guarantee(lab):

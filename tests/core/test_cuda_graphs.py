@@ -17,7 +17,7 @@ import torch
 from polydraft.core import cuda_graphs
 from polydraft.core import decode as loop
 from polydraft.core.batched_state import BatchedState
-from polydraft.core.cuda_graphs import CudaGraphRecorder, CudaGraphRunner, capture_step, graph_recorder
+from polydraft.core.cuda_graphs import CapturedGraph, CudaGraphRecorder, CudaGraphRunner, capture_step, graph_recorder
 from polydraft.core.decode import Batch, Method, add_requests, decode, decode_step, remove_requests, start_batch
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
@@ -71,7 +71,7 @@ def same_replayed(
         found = ragged(there.method(drafter, guided, verifier), prompts)
     assert [row.ids for row in found.requests_in_order()] == [row.ids for row in expected.requests_in_order()]
     assert found.finish_reasons() == expected.finish_reasons()
-    return found.graph_runner
+    return found.graph_runners[""]
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
@@ -106,10 +106,10 @@ def test_growing_view_is_captured_again(lab, monkeypatch):
         move(there.model)
         batch = start_batch(there.method(), prompts)
         views = {
-            (batch.state.cache.view_len, batch.graph_runner.num_replayed > 0) for _ in decode(there.method(), batch)
+            (batch.state.cache.view_len, batch.graph_runners[""].num_replayed > 0) for _ in decode(there.method(), batch)
         }
     assert [row.ids for row in batch.requests_in_order()] == [row.tolist() for row in expected.outputs]
-    assert {width for width, replayed in views if replayed} == {512, 1024} and batch.graph_runner.num_replayed > 20
+    assert {width for width, replayed in views if replayed} == {512, 1024} and batch.graph_runners[""].num_replayed > 20
 
 
 @pytest.mark.parametrize("name", ["jacobi left-law", "eagle chain"])
@@ -132,7 +132,7 @@ def test_next_batch_adopts_pooled_graph(lab, monkeypatch, name):
             batch = start_batch(method, asked)
             run_out(method, batch)
             assert batch.requests[0].ids == wanted[ids]
-            assert len(records) == len(method.captured_graphs) == recordings and batch.graph_runner.num_replayed
+            assert len(records) == len(method.captured_graphs) == recordings and batch.graph_runners[""].num_replayed
             add_requests(method, batch, first, ids=[7])  # a batch that ended begins again, in memory of its own
             run_out(method, batch)
             assert batch.requests[7].ids == wanted[0] and len(records) == recordings
@@ -192,5 +192,6 @@ def test_unsupported_targets_have_no_graph_recorder(lab):
 def test_replay_with_stale_graph_is_detected(lab, monkeypatch):
     """Check that replaying a graph after rows changed gives wrong results, which the comparison detects."""
     monkeypatch.setattr(CudaGraphRunner, "invalidate", lambda replays: None)
+    monkeypatch.setattr(CapturedGraph, "move_owners_into_graph", lambda graph, owners: None)
     with pytest.raises(AssertionError):
         same_replayed(lab, monkeypatch, lambda made, device, recorded: (None, None))

@@ -42,18 +42,18 @@ SAMPLED = ("seed", "temperature", "top_k", "top_p", "method")
 PUBLIC: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = {
     "generate_image": (
         polydraft.generate_image, IMAGE,
-        ("prompt", "model", "n", *SAMPLED, "min_p", "guidance_scale", "size", "negative_prompt", "prime", "device",
-         "dtype", "on_step"),
+        ("prompt", "model", "drafter", "n", *SAMPLED, "min_p", "guidance_scale", "size", "negative_prompt", "prime",
+         "device", "dtype", "on_step"),
     ),
     "generate_speech": (
         polydraft.generate_speech, SPEECH,
-        ("text", "model", "codec", *SAMPLED, "repetition_penalty", "voice", "reference", "reference_text", "speed",
-         "device", "dtype", "on_step"),
+        ("text", "model", "codec", "drafter", *SAMPLED, "repetition_penalty", "voice", "reference", "reference_text",
+         "speed", "device", "dtype", "on_step"),
     ),
     "chat": (
         polydraft.chat, CHAT,
-        ("image", "question", "messages", "model", *SAMPLED, "repetition_penalty", "max_new_tokens", "min_new_tokens",
-         "max_pixels", "stop", "device", "dtype", "on_step"),
+        ("image", "question", "messages", "model", "drafter", *SAMPLED, "repetition_penalty", "max_new_tokens",
+         "min_new_tokens", "max_pixels", "stop", "device", "dtype", "on_step"),
     ),
     "images": (lambda **asked: pipe("tiny-image").run(**asked), IMAGE, ("iterations", "partial_images")),
     "sentences": (lambda **asked: pipe("tiny-speech").run(**asked), SPEECH, ("together",)),

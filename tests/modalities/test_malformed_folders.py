@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .image.families.folders import FOLDERS
 from .image.latent_families import mar_folder, nextstep_folder
 from .malformed import Mutation, mutations
 from .speech.families.conftest import MAKERS as SPEECH
+from .text.conftest import write_model
 from .vlm.conftest import MAKERS as VLM
 from .vlm.conftest import TEXT, write_tokenizer
 from .vlm.test_drafters import published
@@ -38,7 +40,7 @@ MODELS: dict[str, Make] = {
     **{name: SPEECH[name] for name in ("orpheus", "neutts", "llasa")},
     **{name: FOLDERS[name] for name in ("janus", "emu3", "imagegpt", "llamagen_c2i", "anole", "lumina-mgpt")},
     "glm_image": FOLDERS["glm_image"], "latent": latent_folder.write, "nextstep": nextstep_folder.write,
-    "mar": mar_folder.write,
+    "mar": mar_folder.write, "llama": partial(write_model, family="llama"),
 }  # fmt: skip
 PICTURE = Image.new("RGB", (60, 60))
 
@@ -68,7 +70,7 @@ def use(folder: Path) -> None:
     """Load a model and generate a little with it."""
     pipe = load(str(folder), dtype="float32", device="cpu")
     if pipe.card.modality == "vlm":
-        pipe(PICTURE, "What?", max_new_tokens=3, speculative=False)
+        pipe(None if pipe.card.is_text_only else PICTURE, "What?", max_new_tokens=3, speculative=False)
     else:
         pipe.target(False)
 

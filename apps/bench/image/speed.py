@@ -39,12 +39,13 @@ NO_PEER = "transformers' generate was not timed: it has no way to draw what {} d
 def run(
     *, prompts: int, repeats: int, batch: int, methods: str | None, model: str, temperature: float | None,
     guidance_scale: float | None, peers: bool, world: str | None, output: Path | None, json: bool,
-    device: str = "auto", dtype: str = "auto", data: str | None = None, wanted: Wanted = NOTHING,
+    device: str = "auto", dtype: str = "auto", data: str | None = None, drafter: list[str] | None = None,
+    wanted: Wanted = NOTHING,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save. data: captions of the user's own; wanted: of the pictures."""
     report.check_folder(output)
     wanted.check()
-    pipe = load(model, device=device, dtype=dtype)
+    pipe = load(model, drafter=drafter, device=device, dtype=dtype)
     names = asked_for(methods, pipe)
     texts, among = texts_of(pipe, data, world, max(prompts, wanted.count or 0))
     read, unknown = pipe.parse_captions(texts)

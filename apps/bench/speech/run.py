@@ -35,14 +35,15 @@ from polydraft.modalities.loading import load
 
 
 def run(
-    *, sentences: int, prose: int, timed: int, repeats: int, methods: str | None, model: str, temperature: float | None,
-    top_k: int | None, peers: bool, recogniser: str | None, squim: bool, output: Path | None, json: bool,
+    *, sentences: int, prose: int, timed: int, repeats: int, methods: str | None, model: str,
+    drafter: list[str] | None = None, temperature: float | None, top_k: int | None, peers: bool,
+    recogniser: str | None, squim: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, judge, print and, given a folder, save."""
     report.check_folder(output)
     ears = intelligibility.recognisers(recogniser)
     more = intelligibility.others(ears, squim)
-    pipe = load(model, modality="speech")
+    pipe = load(model, drafter=drafter, modality="speech")
     if pipe.family.no_audio_reason:
         raise UnsupportedModel(pipe.family.no_audio_reason)
     names = asked_for(methods, pipe)

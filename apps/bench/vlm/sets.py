@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,15 +72,16 @@ class Answerer(Protocol):
 
 @dataclass(frozen=True)
 class SetOptions:
-    """Settings that a resumed run must share; `most` is the tokens of an answer, None is the set's default."""
+    """Settings that a resumed run must share."""
 
     model: str
     methods: list[str]
     mode: str
     seed: int
     temperature: float
-    most: int | None
+    most: int | None  # tokens of an answer; None is the set's default
     least: int
+    drafter: list[str] = field(default_factory=list)  # folders or repositories
 
     def ask(self, model: Answerer, method: str, sample: Sample, longest: int, place: int) -> Answer:
         """Ask the sample's question in the words of the mode.
@@ -130,7 +131,7 @@ Answers = Callable[[SetOptions, list[Piece]], Iterator[summary.Record]]  # recor
 def run(
     *, tasks: str, model: str, methods: str, out: Path, mode: str, data_folder: Path | None, limit: int | None,
     seed: int, shard: str | None, temperature: float, max_new_tokens: int | None, min_new_tokens: int | None,
-    device: str, dtype: str, json: bool, elsewhere: Answers | None = None,
+    device: str, dtype: str, json: bool, drafter: Sequence[str] = (), elsewhere: Answers | None = None,
 ) -> None:  # fmt: skip
     """Ask what is not answered yet, then print and save the summary of all that is.
 
@@ -144,13 +145,13 @@ def run(
     if most is not None and least > most:
         raise InvalidArgument(f"answers of {least} to {most} tokens are not possible; lower --min-new-tokens.")
     names = [PLAIN, *(name for name in dict.fromkeys(split(methods)) if name != PLAIN)]
-    settings = SetOptions(model, names, mode, seed, temperature, most, least)
+    settings = SetOptions(model, names, mode, seed, temperature, most, least, list(drafter))
     part, parts = read_shard(shard)
     asked = parse_tasks(tasks)
     report.check_folder(out)
     check_settings(out, settings)
-    check_model(model, methods=names, device=device, dtype=dtype, modality="vlm")
-    pipe: Answerer = load(model, device=device, dtype=dtype, modality="vlm")
+    check_model(model, drafter=drafter, methods=names, device=device, dtype=dtype, modality="vlm")
+    pipe: Answerer = load(model, drafter=drafter, device=device, dtype=dtype, modality="vlm")
     pieces = list(pieces_of(asked, data_folder, limit))[part - 1 :: parts]
     suffix = "" if parts == 1 else f"-{part}-of-{parts}"
     log = journal.Journal(out / f"samples{suffix}.jsonl")
@@ -185,7 +186,7 @@ def pieces_of(asked: list[tuple[Task, int | None]], folder: Path | None, limit: 
 def check_settings(out: Path, settings: SetOptions) -> None:
     """Refuse to mix runs that cannot be compared."""
     for file in sorted(out.glob("run*.json")):
-        before = json_format.loads(file.read_text(encoding="utf-8"))["settings"]
+        before = {"drafter": []} | json_format.loads(file.read_text(encoding="utf-8"))["settings"]
         other = [name for name, value in asdict(settings).items() if before.get(name) != value]
         if other:
             raise InvalidArgument(

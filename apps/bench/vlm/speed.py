@@ -32,7 +32,7 @@ PEER_NOTE = "transformers' prefill (encoding the picture included) is apart: the
 
 
 def run(
-    *, prompts: int, repeats: int, methods: str | None, model: str, drafter: str | None, temperatures: str,
+    *, prompts: int, repeats: int, methods: str | None, model: str, drafter: list[str] | None, temperatures: str,
     max_new_tokens: int, peers: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""

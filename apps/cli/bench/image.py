@@ -14,7 +14,7 @@ import typer
 
 from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Guidance, Methods, Output, Peers, Repeats, WorldName
-from polydraft.apps.terminal.options import Device, Dtype, Model, Results, Temperature
+from polydraft.apps.terminal.options import Device, Drafters, Dtype, Model, Results, Temperature
 
 app = Application()
 
@@ -28,6 +28,7 @@ def image(
     batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
     methods: Methods = None,
     model: Model = "tiny-image",
+    drafter: Drafters = None,
     temperature: Temperature = None,
     guidance_scale: Guidance = None,
     peers: Peers = True,
@@ -81,5 +82,5 @@ def image(
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
         guidance_scale=guidance_scale, peers=peers, world=world, output=output, json=as_json, device=device,
-        dtype=dtype, data=captions, wanted=Wanted(pictures, clip, fid, fid_features, inception, few),
+        dtype=dtype, data=captions, drafter=drafter, wanted=Wanted(pictures, clip, fid, fid_features, inception, few),
     )  # fmt: skip

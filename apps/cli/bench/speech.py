@@ -11,7 +11,7 @@ import typer
 
 from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Methods, Output, Peers
-from polydraft.apps.terminal.options import Model, Results, Temperature, TopK
+from polydraft.apps.terminal.options import Drafters, Model, Results, Temperature, TopK
 
 app = Application()
 
@@ -24,6 +24,7 @@ def speech(
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; medians are reported.")] = 3,
     methods: Methods = None,
     model: Model = "tiny-speech",
+    drafter: Drafters = None,
     temperature: Temperature = None,
     top_k: TopK = None,
     peers: Peers = True,
@@ -43,6 +44,6 @@ def speech(
 
     run(
         sentences=sentences, prose=prose, timed=timed, repeats=repeats, methods=methods, model=model,
-        temperature=temperature, top_k=top_k, peers=peers, recogniser=recogniser, squim=squim, output=output,
-        json=as_json,
+        drafter=drafter, temperature=temperature, top_k=top_k, peers=peers, recogniser=recogniser, squim=squim,
+        output=output, json=as_json,
     )  # fmt: skip

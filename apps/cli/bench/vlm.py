@@ -11,7 +11,7 @@ import typer
 
 from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Methods, Output, Repeats
-from polydraft.apps.terminal.options import Model, Results
+from polydraft.apps.terminal.options import Drafters, Model, Results
 
 app = Application()
 
@@ -22,7 +22,7 @@ def vlm(
     repeats: Repeats = 3,
     methods: Methods = None,
     model: Model = "tiny-vlm",
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder, for a model that has none.")] = None,
+    drafter: Drafters = None,
     temperatures: Annotated[str, typer.Option(help="A table each; 0 is greedy.")] = "0,1",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 160,
     peers: Annotated[bool, typer.Option(help="Time transformers' own generate too, and its ways to draft.")] = True,

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.data.built_in_prompts import BUILT_IN_PROMPTS
+from polydraft.apps.data.built_in_prompts import BUILT_IN_PROMPTS, prompt_kind
 from polydraft.apps.measure import plots, report
 from polydraft.apps.measure.decoding import draw
 from polydraft.apps.measure.environment import timed_on
@@ -69,7 +69,7 @@ def pass_milliseconds(pipe: Pipeline, scale: float) -> dict[int, float]:
 
 def window_taus(pipe: Pipeline, method: str, windows: Sequence[int], prompts: int) -> dict[str, float]:
     """Return τ of a windowed method by window size, at default sampling, over `prompts` training prompts."""
-    lessons = BUILT_IN_PROMPTS[pipe.card.modality](pipe, SEED)
+    lessons = BUILT_IN_PROMPTS[prompt_kind(pipe.card)](pipe, SEED)
     training_prompts = lessons.sample_prompts(np.random.default_rng(SEED), prompts, first=0)
     training_prompts, taus = (
         [replace(prompt, sampling_params=pipe.sampling_params()) for prompt in training_prompts],

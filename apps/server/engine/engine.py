@@ -48,7 +48,7 @@ from polydraft.apps.server.engine.meter import EngineMetrics
 from polydraft.apps.server.engine.worker import EngineWorker
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining, Loading, TooBusy
 from polydraft.apps.server.limits import Admission, decoded_pixels
-from polydraft.apps.server.models import ModelChoice, Served, read, warm_up
+from polydraft.apps.server.models import ModelChoice, Served, check, read, warm_up
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument, UnknownModel
 from polydraft.core.stats import DecodeStats
@@ -92,7 +92,7 @@ class ServerEngine:
         self, choices: Sequence[ModelChoice], publish: Callable[[str], None] = lambda line: None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
-        """Load and warm up every model, one after another.
+        """Check all models, then load and warm up each, one after another; the engine is ready if none fails.
 
         Args:
             choices: models to serve.
@@ -103,6 +103,8 @@ class ServerEngine:
         self.started = True
         if threads is not None:
             await self.compute(torch.set_num_threads, threads)
+        for choice in choices:  # so that a mistake in the last one costs no loading of the others
+            await self.compute(check, choice)
         for choice in choices:
             begun = time.monotonic()
             served = await self.compute(read, choice)

@@ -19,6 +19,11 @@ from polydraft.apps.ui.views.answer import answer
 from polydraft.core.errors import PolydraftError
 
 QUESTIONS = ("Describe the picture.", "What colour is the background?", "How many objects are there in the picture?")
+TEXT_QUESTIONS = ("Why is the sky blue?", "Write a short poem about the sea.", "What is a prime number?")
+LEADS = {  # by whether the model sees
+    True: "Give a picture and ask about it. Words that one pass said share an underline.",
+    False: "Ask about anything; this model sees no pictures. Words that one pass said share an underline.",
+}
 HINT = "The answer appears here, a few words a pass."
 Turn = tuple[str, list[str]]  # a question, and what each pass added to its answer
 
@@ -29,17 +34,19 @@ def tab(at: Desk) -> None:
     if offer is None:
         desk.html(stage.empty("answer", "No vision-language model is loaded; start with --vlm to ask."))
         return
-    desk.html(chrome.lead("Ask", "Give a picture and ask about it. Words that one pass said share an underline."))
+    sees = offer.sees
+    questions = QUESTIONS if sees else TEXT_QUESTIONS
+    desk.html(chrome.lead("Ask", LEADS[sees]))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
-            image = upload(scene(next(iter(SCENES))), "Picture", "ask-picture")
-            with gr.Row(elem_classes="scenes"):
+            image = upload(scene(next(iter(SCENES))) if sees else None, "Picture", "ask-picture", visible=sees)
+            with gr.Row(elem_classes="scenes", visible=sees):
                 thumbs = {
                     name: gr.Button(name, size="sm", elem_classes=["scene", f"scene-{index}"], min_width=40)
                     for index, name in enumerate(SCENES)
                 }
             question = gr.Textbox(
-                QUESTIONS[0], label="Question", info="Further questions go on with the conversation.",
+                questions[0], label="Question", info="Further questions go on with the conversation.",
                 elem_id="ask-question", **desk.PROMPT,
             )  # fmt: skip
             start, stop = desk.buttons("ask", "Ask")
@@ -66,9 +73,9 @@ def tab(at: Desk) -> None:
         settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
         given = changed(settings, default_values)
         try:
-            asked = {"image": opened(image), "messages": messages(turns), "question": question}
+            asked = {"image": opened(image) if sees else None, "messages": messages(turns), "question": question}
             async for frame in at.frames("vlm", **asked, **given | {"max_new_tokens": settings["max_new_tokens"]}):
-                shown, known = talk(frame, question, turns, given)
+                shown, known = talk(frame, question, turns, given, "picture.png" if sees else None)
                 yield shown, known, turns if frame.result is None else [*turns, (question, list(frame.pieces))]
         except PolydraftError as error:
             yield stage.stage(transcript(turns) + stage.failure(str(error))), {"error": str(error)}, turns
@@ -76,7 +83,7 @@ def tab(at: Desk) -> None:
     inputs = [image, question, turns, seed, method, *fine.values()]
     after = desk.wired(ask, [start.click, question.submit], stop, inputs, [view, record, turns], "ask")
     with examples:
-        desk.chips(QUESTIONS, question, after)
+        desk.chips(questions, question, after)
 
     def fresh() -> tuple[str, list[Turn]]:
         return stage.stage(stage.empty("answer", HINT)), []
@@ -107,8 +114,10 @@ def asked_question(question: str) -> str:
     return f'<p class="asked"><span class="unseen">You asked: </span>{escape(question)}</p>'
 
 
-def talk(frame: Frame, question: str, turns: list[Turn], given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the stage as HTML, and the facts about the run."""
+def talk(
+    frame: Frame, question: str, turns: list[Turn], given: dict[str, Any], picture: str | None
+) -> tuple[str, dict[str, Any]]:
+    """Return the stage as HTML, and the facts about the run; `picture` is what its line of Python calls the picture."""
     now, result = frame.counts, frame.result
     shown = transcript(turns, asked_question(question) + answer(frame.pieces, going=result is None))
     if result is None:
@@ -118,7 +127,7 @@ def talk(frame: Frame, question: str, turns: list[Turn], given: dict[str, Any]) 
     longest = {"max_new_tokens": now.tokens} if cut else {}
     below = counts.bars(now) + counts.facts(now) + stage.notes([cut, *previous_turns]) + stage.actions(
         link("ask", {"question": question} | given),
-        python("chat", ["picture.png", question], given | longest, ".text").replace("; chat(", "; print(chat(") + ")",
+        python("chat", [picture, question], given | longest, ".text").replace("; chat(", "; print(chat(") + ")",
     )  # fmt: skip
     known = {"text": result.text, "stats": result.stats.to_dict(), "finish_reason": result.finish_reason}
     return stage.stage(shown, below, f"Answer: {result.text}"), known

@@ -15,7 +15,8 @@ from polydraft.apps.ui.again import link
 from polydraft.apps.ui.frames import PACE, Frame
 from polydraft.apps.ui.scenes import SCENES, scene
 from polydraft.apps.ui.tabs import desk
-from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk
+from polydraft.apps.ui.tabs.ask import TEXT_QUESTIONS
+from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk, Offer
 from polydraft.apps.ui.tabs.speak import Drawing
 from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, race, stage
@@ -53,10 +54,10 @@ def tab(at: Desk) -> None:
                 elem_classes="choice", info="Each by its own model.",
             )  # fmt: skip
             prompt = gr.Textbox(
-                EXAMPLES[first][0], label="Prompt", info="What to draw, say or answer.", elem_id="compare-prompt",
-                **desk.PROMPT,
+                examples_of(at.offers[first])[0], label="Prompt", info="What to draw, say or answer.",
+                elem_id="compare-prompt", **desk.PROMPT,
             )  # fmt: skip
-            image = upload(scene(next(iter(SCENES))), "Picture", "compare-picture", visible=first == "vlm")
+            image = upload(scene(next(iter(SCENES))), "Picture", "compare-picture", visible=at.offers[first].sees)
             start, stop = desk.buttons("compare", "Race")
             examples = gr.Column(elem_classes="bare")
         with gr.Column(scale=8, min_width=320, elem_classes="stage"):
@@ -74,7 +75,7 @@ def tab(at: Desk) -> None:
             if kind not in at.offers:
                 raise InvalidArgument(f"there is no model for {kind!r} here; choose one of {', '.join(kinds)}.")
             asked = {ARGUMENT[kind]: prompt, "seed": int(seed or 0)}
-            asked |= {"image": opened(image)} if kind == "vlm" else {}
+            asked |= {"image": opened(image)} if at.offers[kind].sees else {}
             again = link("compare", {"kind": kind, "prompt": prompt, "seed": int(seed or 0), "method": method})
             async for picker_updates in raced(at, kind, asked, method, again):
                 yield picker_updates
@@ -87,18 +88,23 @@ def tab(at: Desk) -> None:
         for other in kinds:
             row = gr.Column(visible=other == first, elem_classes="bare")
             with row:
-                desk.chips(EXAMPLES[other], prompt, after)
+                desk.chips(examples_of(at.offers[other]), prompt, after)
             at_change(kind, other, row)
 
     def example_of(kind: str) -> tuple[Any, ...]:
-        return EXAMPLES[kind][0], at.offers[kind].method
+        return examples_of(at.offers[kind])[0], at.offers[kind].method
 
     def picker_updates(kind: str) -> tuple[Any, ...]:
-        return gr.update(visible=kind == "vlm"), gr.update(choices=desk.method_names(at.offers[kind]))
+        return gr.update(visible=at.offers[kind].sees), gr.update(choices=desk.method_names(at.offers[kind]))
 
     kind.input(example_of, kind, [prompt, method], **AT_ONCE)
     kind.change(picker_updates, kind, [image, method], **AT_ONCE)  # by a link as well
     at.links["compare"] = {"kind": kind, "prompt": prompt, "seed": seed, "method": method, "runs": runs}
+
+
+def examples_of(offer: Offer) -> tuple[str, ...]:
+    """Return the prompts that the tab offers for a model."""
+    return TEXT_QUESTIONS if offer.card.is_text_only else EXAMPLES[offer.card.modality]
 
 
 def at_change(kind: gr.Radio, mine: str, row: gr.Column) -> None:

@@ -42,6 +42,11 @@ class Offer:
     grid: tuple[int, int] = (0, 0)
     reads: frozenset[str] = frozenset()
 
+    @property
+    def sees(self) -> bool:
+        """Return whether questions to it may be about a picture."""
+        return self.card.modality == "vlm" and not self.card.is_text_only
+
 
 def optional_inputs(pipe: Any) -> frozenset[str]:
     """Return which of `negative_prompt` and `prime` an image model takes."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from polydraft.core.batched_state import BatchedState, next_positions
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import DraftOutcome, append_drafter_rows
+from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, append_drafter_rows
 from polydraft.core.drafters.network.base import DrafterModel
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.linear import build_linear, dense_weight
@@ -135,7 +135,7 @@ class LocalRefinementState(BatchedState):
     draft_features: Tensor  # [B, W + 1, H] output of the network for the draft under verification
 
 
-class LocalRefinementDrafter:
+class LocalRefinementDrafter(Drafter):
     """Jacobi drafter that moves the distributions of a window to their new neighbours between two passes.
 
     Args:
@@ -286,6 +286,10 @@ class LocalRefinementDrafter:
         drafter_state.logits = distribution.unfiltered_logits[batch_row, index]
         drafter_state.filter_margin = margin[batch_row, index]
         drafter_state.pass_features = drafter_state.draft_features[batch_row, index]
+
+    def catch_up(self, state: BatchState, drafter_state: LocalRefinementState, missed: MissedTokens) -> None:
+        """Discard the window: its guesses and distributions are for positions that are committed now."""
+        drafter_state.num_scored = torch.zeros_like(drafter_state.num_scored)
 
 
 def fuse_lm_head(model: LocalRefinementModel, target: CausalTarget) -> nn.Linear:

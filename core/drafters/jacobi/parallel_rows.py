@@ -21,7 +21,7 @@ from torch import Tensor
 from polydraft.core.batched_state import BatchedState
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.draft import Draft, ParallelRowsLayout
-from polydraft.core.drafters.base import DraftOutcome, append_drafter_rows
+from polydraft.core.drafters.base import Drafter, DraftOutcome, append_drafter_rows
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.noise import Noise
@@ -47,7 +47,7 @@ class ParallelRowsState(BatchedState):
 
 
 @dataclass
-class ParallelRowsDrafter:
+class ParallelRowsDrafter(Drafter):
     """Jacobi drafter that guesses tokens of several image rows in one pass.
 
     K stands for `max_open_rows`, W for `row_length` and w for `window`.

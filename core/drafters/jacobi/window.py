@@ -23,7 +23,7 @@ from torch import Tensor
 from polydraft.core.batched_state import BatchedState, next_positions
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.draft import Draft, all_equal_without_sync
-from polydraft.core.drafters.base import DraftOutcome, append_drafter_rows
+from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, append_drafter_rows
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.noise import Noise, uniform_from_keys
 from polydraft.core.sampling.sampler import Sampler
@@ -237,7 +237,7 @@ Initializer = TypeVar("Initializer", bound=WindowFiller)
 
 
 @dataclass
-class WindowDrafter(Generic[Initializer]):
+class WindowDrafter(Drafter, Generic[Initializer]):
     """Base class of Jacobi drafters."""
 
     window: int  # guesses per pass
@@ -271,6 +271,7 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
     # Discard the window where its first guess was wrong and a fresh one would have been right. Otherwise guesses after
     # a wrong one confirm each other for many passes (a rejected object on a plain background).
     restart: bool = True
+    follows_features = True
 
     def begin(self, drafter_state: JacobiState | None, prompts: PrefillOutput) -> JacobiState:
         """Append sequences with an empty window to the state, and return it; their first draft does not restart."""
@@ -317,3 +318,9 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
         drafter_state.last_logits = logits[:, -1]  # scored at the last guess, the end of the chain
         # tree index num_accepted is the last accepted guess of the chain, or the root (0)
         drafter_state.accepted_logits = logits[torch.arange(len(logits), device=logits.device), result.num_accepted]
+
+    def catch_up(self, state: BatchState, drafter_state: JacobiState, missed: MissedTokens) -> None:
+        """Discard the window, whose guesses are for committed positions, and go on from the last distribution."""
+        drafter_state.num_scored = torch.zeros_like(drafter_state.num_scored)
+        drafter_state.restart = torch.zeros_like(drafter_state.restart)
+        drafter_state.last_logits = drafter_state.accepted_logits = missed.outputs.to(drafter_state.last_logits.dtype)

@@ -17,7 +17,7 @@ from torch import Tensor
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.folders.fields import NumberRange, check_fields
 from polydraft.core.folders.json_files import read_settings
-from polydraft.core.folders.weight_files import open_tensors, read_tensors
+from polydraft.core.folders.weight_files import open_tensors, read_tensors, tensor_shapes
 
 WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 RENAMED_PREFIXES = {"fc.": "fuse.", "layers.": "layer.layers."}  # published prefix: prefix in `EagleModel`
@@ -44,6 +44,25 @@ def is_published_head(folder: Path) -> bool:
         return "fc.weight" in file.keys()  # noqa: SIM118 (not a mapping)
 
 
+def check_fits(folder: Path, hidden_size: int) -> None:
+    """Check by the header of its file, without reading weights, that a head is for targets of `hidden_size`.
+
+    Raises:
+        UnsupportedMethod: The head is for targets of another hidden size.
+    """
+    if shape := tensor_shapes(folder / WEIGHTS_FILE).get("fc.weight"):
+        check_shape(folder, shape, hidden_size)
+
+
+def check_shape(folder: Path, shape: list[int], hidden_size: int) -> None:
+    """Raise UnsupportedMethod where `shape`, that of the weight `fc`, is none for targets of `hidden_size`."""
+    if shape != [hidden_size, 2 * hidden_size]:
+        raise UnsupportedMethod(
+            f"the EAGLE head in {folder} is for targets with {shape[0]} features and this one has {hidden_size}; "
+            "use the head that was made for it."
+        )
+
+
 def load_published_head(folder: Path, hidden_size: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Load an EAGLE head in the format of its authors.
 
@@ -67,12 +86,7 @@ def load_published_head(folder: Path, hidden_size: int) -> tuple[dict[str, Any],
             f"the head in {folder} has {unknown_tensors[0]!r}, which EAGLE-1 and EAGLE-2 heads have not; use one of "
             "these, or train one with `polydraft train drafter --target MODEL --kind eagle --out FOLDER`."
         )
-    expected_shape, shape = [hidden_size, 2 * hidden_size], list(tensors["fc.weight"].shape)
-    if shape != expected_shape:
-        raise UnsupportedMethod(
-            f"the EAGLE head in {folder} is for targets with {shape[0]} features and this one has {hidden_size}; "
-            "use the head that was made for it."
-        )
+    check_shape(folder, list(tensors["fc.weight"].shape), hidden_size)
     stored = read_settings(folder / "config.json")
     check_fields(stored, FIELD_TYPES, folder / "config.json")
     # names of `EagleModel`'s arguments; published heads have no norms around the layer

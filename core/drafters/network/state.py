@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polydraft.core.batched_state import BatchedState, cached_arange
-from polydraft.core.drafters.base import DraftOutcome, append_drafter_rows
+from polydraft.core.batched_state import BatchedState, cached_arange, next_positions
+from polydraft.core.drafters.base import DraftOutcome, MissedTokens, append_drafter_rows
 from polydraft.core.model.cache import KVCache
 from polydraft.core.model.decoder import TreeDecoder, TreeFrontier
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
 from polydraft.core.target.state import BatchState
-from polydraft.core.tokens import batch_gather
+from polydraft.core.tokens import batch_gather, batch_scatter_
 
 
 @dataclass
@@ -79,6 +79,19 @@ class DrafterCacheState(BatchedState):
         self.new_tokens = result.tokens
         self.new_hidden_states = gather_per_cfg_branch(outcome.hidden_states, tree_indices)
         self.num_new, self.num_committed = result.num_matched, result.num_committed
+
+    def catch_up(self, missed: MissedTokens) -> None:
+        """Append the missed tokens to the committed ones that are not processed yet, and drop the pending ones."""
+        num_missed, first = missed.tokens.shape[1], self.num_committed
+        # room for the missed tokens after those of any row; pending tokens are overwritten or remain as padding
+        self.new_tokens = pad_positions(self.new_tokens, num_missed)
+        batch_scatter_(self.new_tokens, next_positions(first, num_missed), missed.tokens)
+        cfg_branches = self.new_hidden_states.shape[1]
+        hidden_states = pad_positions(self.new_hidden_states.flatten(0, 1), num_missed)
+        index = repeat_for_cfg_branches(next_positions(first, num_missed), cfg_branches)
+        batch_scatter_(hidden_states, index, missed.hidden_states.flatten(0, 1).to(hidden_states.dtype))
+        self.new_hidden_states = hidden_states.unflatten(0, (-1, cfg_branches))
+        self.num_new = self.num_committed = first + missed.counts
 
 
 @dataclass(frozen=True)
@@ -248,6 +261,11 @@ class DrafterNetwork(ABC):
         inputs = self.child_inputs(tokens, child_states.unflatten(0, (-1, cfg_branches)))
         frontier = parents.frontier.next_level(parent_index)
         return self.outputs(self.decoder.forward_level(drafter_state.cache, inputs, frontier), frontier)
+
+
+def pad_positions(values: Tensor, count: int) -> Tensor:
+    """Return a copy of `values` `[B, C, …]` with `count` further positions of zeros."""
+    return torch.cat([values, values.new_zeros(len(values), count, *values.shape[2:])], 1)
 
 
 def gather_per_cfg_branch(hidden_states: Tensor, index: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ no accepted token is lost.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polydraft.core.batched_state import cached_arange, next_positions
 from polydraft.core.draft import Draft, max_without_sync
-from polydraft.core.drafters.base import DraftOutcome
+from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens
 from polydraft.core.drafters.network.state import DrafterCacheState
 from polydraft.core.drafters.tree.candidates import DraftTree
 from polydraft.core.drafters.tree.shapes import CandidateRanking, ChildScores, TreeShape
@@ -101,7 +101,7 @@ class PendingPrefix:
         return batch_gather(paths, tree.parent_index).scatter_(2, index, tree.frontier_ids[..., None])
 
 
-class TreeDrafter(ABC):
+class TreeDrafter(Drafter):
     """Base class of drafters that grow draft trees of token ids.
 
     A tree grows level by level: subclasses return draft logits for the children of the frontier nodes (the nodes whose
@@ -114,6 +114,8 @@ class TreeDrafter(ABC):
         ranking (CandidateRanking): Ranking of the children of a node.
         vocab_subset (Tensor | None): [K] token ids that may be drafted; None for all.
     """
+
+    follows_features = True
 
     def __init__(
         self, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,
@@ -258,6 +260,10 @@ class TreeDrafter(ABC):
     def observe(self, state: BatchState, drafter_state: DrafterCacheState, outcome: DraftOutcome) -> None:
         """Record the accepted tokens in `drafter_state`, to be processed at the start of the next draft."""
         drafter_state.observe(outcome)
+
+    def catch_up(self, state: BatchState, drafter_state: DrafterCacheState, missed: MissedTokens) -> None:
+        """Record the missed tokens in `drafter_state`, to be processed at the start of the next draft."""
+        drafter_state.catch_up(missed)
 
 
 def split_levels(values: Tensor | None, levels: int) -> Sequence[Tensor | None]:

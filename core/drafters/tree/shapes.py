@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -30,14 +30,20 @@ class ChildScores:
     """Scores of all possible children of the W frontier nodes (the nodes whose children are added next)."""
 
     logits: Tensor  # [B, W, K] processed draft logits of K token ids
-    noise: Tensor | None = None  # [B, 1, K] Gumbel noise of the children's position; None if all rows are greedy
-    ids: Tensor | None = None  # [K] token ids that the last dimension stands for; None for the whole vocabulary
+    # [B, 1, K] or [B, W, K] Gumbel noise of the children's position; None if all rows are greedy
+    noise: Tensor | None = None
+    # token ids that the last dimension stands for, `[K]`, or `[B, W, K]` if they differ between nodes; None for the
+    # whole vocabulary
+    ids: Tensor | None = None
+    # [B, W, 1] log of the probability that the target's token is among the K; None if it is sure to be
+    log_coverage: Tensor | None = None
 
     def top_ids(self, values: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Return the `width` highest of `values` `[B, W, K]` and their token ids, both `[B, W, width]`."""
         top_values, index = fast_topk(values, width)
-        # `ids` are the token ids of the K entries; None if an entry's index is its id
-        return top_values, index if self.ids is None else self.ids.take(index)
+        if self.ids is None:  # an entry's index is its id
+            return top_values, index
+        return top_values, self.ids.take(index) if self.ids.ndim == 1 else self.ids.gather(-1, index)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,8 @@ class CandidateRanking:
         # error of about this scale, which makes the drafter's winner the less certain the larger it is.
         if self.logit_noise_scale != 1:
             perturbed = perturbed / self.logit_noise_scale
-        return scores.top_ids(perturbed.log_softmax(-1), width)
+        log_probs = perturbed.log_softmax(-1)
+        return scores.top_ids(log_probs if scores.log_coverage is None else log_probs + scores.log_coverage, width)
 
     def perturb(self, scores: ChildScores) -> Tensor:
         """Return the draft logits `[B, W, K]`, with the Gumbel noise added if this ranking draws and there is any."""
@@ -234,9 +241,11 @@ class DynamicTree:
         """Return the draft with the path to its deepest node before all other nodes."""
         # a chain (`width` 1) is such a path already
         draft_candidates, parents = self.kept_candidates(tree), self.parent_tree_indices(tree)
-        return tree.to_draft(
-            draft_candidates if self.width == 1 else tree.deepest_path_first(draft_candidates, parents), parents
-        )
+        if self.width > 1:
+            draft_candidates = tree.deepest_path_first(draft_candidates, parents)
+        draft = tree.to_draft(draft_candidates, parents)
+        path_probs = tree.path_scores.exp().gather(1, draft_candidates) * draft.valid
+        return replace(draft, path_probs=path_probs)
 
     def kept_candidates(self, tree: DraftTree) -> Tensor:
         """Return the indices of the candidates that are drafted, `[B, N]`, in no particular order."""

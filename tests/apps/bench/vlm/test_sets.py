@@ -14,6 +14,7 @@ from polydraft.apps.bench.vlm import sets
 from polydraft.apps.bench.vlm.sets import read_shard
 from polydraft.apps.bench.vlm.summary import lines
 from polydraft.core.errors import InvalidArgument, OutputUnwritable
+from polydraft.modalities.model_card import embedded_models_dir
 
 from ...command_line import assert_refused, run
 from .stand_in import StandIn
@@ -265,3 +266,16 @@ def test_planted_bug_partial_journal_line_is_detected(tmp_path: Path, monkeypatc
     file.close()
     with pytest.raises(OutputUnwritable, match="line 2"):
         journal.read(path)
+
+
+def test_resumed_run_needs_the_same_drafters(folder: Path, model: StandIn) -> None:
+    drafters = [embedded_models_dir() / "tiny-vlm" / f"drafter-{kind}" for kind in ("eagle", "hydra")]
+    given = [word for drafter in drafters for word in ("--drafter", str(drafter))]
+    assert batch(folder, *given, "--limit", "1").exit_code == 0
+    report = json.loads((folder / "out" / "run.json").read_text())
+    assert report["settings"]["drafter"] == list(map(str, drafters))
+    assert_refused(batch(folder), "other drafter")
+    assert_refused(batch(folder, *given[:2], *given[:2], out="new"), "given twice")
+    del report["settings"]["drafter"]  # as written before there were drafters
+    (folder / "out" / "run.json").write_text(json.dumps(report))
+    assert batch(folder, "--limit", "1").exit_code == 0

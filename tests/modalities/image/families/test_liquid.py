@@ -69,7 +69,7 @@ def test_another_gemma_is_no_model_of_pictures(folder_of: Callable[[str], Path],
     folder = tmp_path / "gemma"
     shutil.copytree(folder_of("liquid"), folder)
     shutil.rmtree(folder / "vqvae")
-    with pytest.raises(polydraft.UnknownModel, match="is of no family polydraft knows"):
+    with pytest.raises(polydraft.UnknownModel, match="is for vlm, not for image"):
         load(str(folder), modality="image")
     generated = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(generated | {"vocab_size": 264192}))

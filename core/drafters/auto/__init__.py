@@ -1,0 +1,1 @@
+"""Choice among identical drafters by measured speed."""

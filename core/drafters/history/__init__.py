@@ -1,0 +1,1 @@
+"""Drafters without a network: drafts come from tokens and distributions seen before."""

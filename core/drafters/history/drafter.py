@@ -1,0 +1,211 @@
+"""Drafter that proposes what its sources find in the history: earlier tokens, earlier distributions of the target.
+
+    drafter = HistoryDrafter([SuffixSource(...), RecyclingSource(...)], max_nodes=16)
+
+Every source proposes a tree with estimated acceptance; the draft has the nodes of all of them that are likeliest to be
+accepted. Accepted tokens that are not committed yet, because their KV entries are not contiguous, lead the next draft,
+and sources continue after them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polydraft.core.batched_state import BatchedState, cached_arange, next_positions
+from polydraft.core.draft import Draft, max_without_sync
+from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, append_drafter_rows
+from polydraft.core.sampling.noise import Noise
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.causal import PrefillOutput
+from polydraft.core.target.state import BatchState
+from polydraft.core.tokens import batch_gather, batch_scatter_
+
+
+@dataclass(frozen=True)
+class TokenHistory:
+    """Tokens of every sequence that the target has chosen so far, prompt included, whether committed or pending."""
+
+    tokens: Tensor  # [B, L] ids, right-padded; padding is undefined
+    num_tokens: Tensor  # [B]
+    num_committed: Tensor  # [B] committed tokens after the prompt
+    num_pending: Tensor | None  # [B] tokens that follow them; None if no sequence has any
+    max_pending: int  # upper bound of `num_pending`
+
+    def last_tokens(self, count: int) -> Tensor:
+        """Return the last `count` tokens, `[B, count]`; -1 before the first token of a sequence."""
+        index = self.num_tokens[:, None] + cached_arange(count, self.tokens.device) - count
+        return self.tokens.gather(1, index.clamp(min=0)).masked_fill(index < 0, -1)
+
+
+    @property
+    def num_generated(self) -> Tensor:
+        """Return the number of tokens after the prompt, `[B]`."""
+        return self.num_committed if self.num_pending is None else self.num_committed + self.num_pending
+
+    def ranking_noise(self, noise: Noise, levels: int) -> Tensor | None:
+        """Return the Gumbel noise of the next `levels` positions, `[B, levels, V]`; None if all rows are greedy."""
+        # asked for from the last committed token on, as the verifier does, so that it is computed once for both
+        gumbel = noise.draft_positions(self.num_committed, self.max_pending + levels).gumbel()
+        if gumbel is None or self.num_pending is None:
+            return gumbel
+        return batch_gather(gumbel, next_positions(self.num_pending, levels))
+
+
+class HistorySource(ABC):
+    """Source of draft trees. It holds what it has learned; it has no state of single requests."""
+
+    @abstractmethod
+    def propose(self, history: TokenHistory, sampler: Sampler, noise: Noise) -> Draft:
+        """Return a tree below the last token of every sequence, with `path_probs`.
+
+        Nodes are ordered parents first, and the nodes of the likeliest path before all others.
+
+        Args:
+            history (TokenHistory): Tokens so far.
+            sampler (Sampler): Sampler of the target.
+            noise (Noise): Random numbers of the sequences.
+        """
+
+    def learn(self, state: BatchState, outcome: DraftOutcome) -> None:  # noqa: B027 (some learn from texts alone)
+        """Learn from a verified draft, whoever drafted it.
+
+        Args:
+            state (BatchState): State of the target, with the accepted tokens already committed.
+            outcome (DraftOutcome): The draft and its verification.
+        """
+
+    def learn_sequence(self, prompt_end: Sequence[int], tokens: Sequence[int]) -> None:  # noqa: B027
+        """Learn from a sequence that has ended: the last ids of its prompt, and all generated ids."""
+
+
+@dataclass
+class PendingState(BatchedState):
+    """Accepted tokens of every sequence that are not committed yet."""
+
+    pending: Tensor  # [B, M] ids, right-padded
+    num_pending: Tensor  # [B]
+
+
+class HistoryDrafter(Drafter):
+    """Drafter of the nodes that its sources expect to be accepted.
+
+    Args:
+        sources (Sequence[HistorySource]): Their trees are joined below the root.
+        max_nodes (int): Most nodes of a draft, pending tokens included.
+    """
+
+    def __init__(self, sources: Sequence[HistorySource], max_nodes: int) -> None:
+        self.sources, self.max_nodes = sources, max_nodes
+
+    def begin(self, drafter_state: PendingState | None, prompts: PrefillOutput) -> PendingState:
+        """Append sequences without pending tokens to the state, and return it."""
+        num_pending = torch.zeros_like(prompts.branch_lens[:, 0])
+        new = PendingState(num_pending.new_zeros(len(num_pending), self.max_nodes), num_pending)
+        return append_drafter_rows(drafter_state, new)
+
+    def draft(self, state: BatchState, drafter_state: PendingState, sampler: Sampler, noise: Noise) -> Draft:
+        """Return the pending tokens, and below the last of them the likeliest nodes of all sources."""
+        history = self.history(state, drafter_state)
+        trees = [source.propose(history, sampler, noise) for source in self.sources]
+        draft = select_likeliest(join_trees(trees), self.max_nodes)
+        num_pending = drafter_state.num_pending
+        longest = max_without_sync(num_pending, self.max_nodes)
+        if not longest:
+            return draft
+        return prepend_accepted(draft, drafter_state.pending[:, :longest], num_pending, self.max_nodes)
+
+    def history(self, state: BatchState, drafter_state: PendingState) -> TokenHistory:
+        """Return the committed tokens followed by the pending ones."""
+        num_pending = drafter_state.num_pending
+        longest = max_without_sync(num_pending, self.max_nodes)
+        if not longest:
+            return TokenHistory(state.tokens, state.num_tokens, state.num_generated, None, 0)
+        tokens = F.pad(state.tokens, (0, longest))
+        batch_scatter_(tokens, next_positions(state.num_tokens, longest), drafter_state.pending[:, :longest])
+        return TokenHistory(tokens, state.num_tokens + num_pending, state.num_generated, num_pending, longest)
+
+    def observe(self, state: BatchState, drafter_state: PendingState, outcome: DraftOutcome) -> None:
+        """Keep the accepted tokens that are not committed, and let all sources learn."""
+        result = outcome.verification
+        tokens = F.pad(result.tokens, (0, self.max_nodes))
+        # the entries after the committed ones; the rest is padding
+        index = next_positions(result.num_committed, self.max_nodes).clamp(max=tokens.shape[1] - 1)
+        drafter_state.pending = tokens.gather(1, index)
+        drafter_state.num_pending = (result.num_matched - result.num_committed).clamp(min=0, max=self.max_nodes)
+        for source in self.sources:
+            source.learn(state, outcome)
+
+    def watch(self, state: BatchState, outcome: DraftOutcome) -> None:
+        """Let all sources learn from another drafter's draft."""
+        for source in self.sources:
+            source.learn(state, outcome)
+
+    def catch_up(self, state: BatchState, drafter_state: PendingState, missed: MissedTokens) -> None:
+        """Drop the pending tokens: they have been committed meanwhile."""
+        drafter_state.num_pending = torch.zeros_like(drafter_state.num_pending)
+
+    def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:
+        """Let all sources learn from a sequence that has ended."""
+        for source in self.sources:
+            source.learn_sequence(prompt_end, tokens)
+
+
+def join_trees(trees: Sequence[Draft]) -> Draft:
+    """Return one draft with the nodes of all `trees`, each a subtree of the root, in this order."""
+    if len(trees) == 1:
+        return trees[0]
+    starts = [0]
+    for tree in trees:
+        starts.append(starts[-1] + tree.size)
+    parents = [
+        torch.where(tree.parents < 0, -1, tree.parents + start) for tree, start in zip(trees, starts, strict=False)
+    ]
+    return Draft(
+        torch.cat([tree.tokens for tree in trees], 1),
+        torch.cat(parents, 1),
+        torch.cat([tree.valid for tree in trees], 1),
+        max_depth=max(tree.max_depth for tree in trees),
+        drafter_passes=sum(tree.drafter_passes for tree in trees),
+        path_probs=torch.cat([estimated_probs(tree) for tree in trees], 1),
+    )
+
+
+def select_likeliest(draft: Draft, num_nodes: int) -> Draft:
+    """Return the `num_nodes` nodes of `draft` with the highest estimated acceptance, in the order of the draft."""
+    if draft.size <= num_nodes:
+        return draft
+    # stable: of equal probabilities the earlier, so the parent, comes first
+    order = estimated_probs(draft).sort(dim=1, descending=True, stable=True).indices
+    return draft.select_nodes(order[:, :num_nodes].sort(1).values)
+
+
+def prepend_accepted(draft: Draft, chain: Tensor, chain_lens: Tensor, max_nodes: int) -> Draft:
+    """Return `draft` below a chain of tokens that are known to be accepted.
+
+    Args:
+        draft (Draft): Tree below the last token of the chain.
+        chain (Tensor): `[B, M]` tokens.
+        chain_lens (Tensor): `[B]` how many of them each sequence has.
+        max_nodes (int): Nodes of the result.
+    """
+    path_probs = estimated_probs(draft)
+    if not draft.size:
+        valid = cached_arange(chain.shape[1], chain.device) < chain_lens[:, None]
+        return Draft.from_chain(chain, valid, path_probs=valid.to(path_probs.dtype))
+    longer = draft.prepend_chain(chain, chain_lens, max_nodes)
+    source = cached_arange(max_nodes, chain.device) - chain_lens[:, None]
+    inherited = path_probs.gather(1, source.clamp(min=0, max=draft.size - 1)) * longer.valid
+    return replace(longer, path_probs=torch.where(source < 0, 1.0, inherited), is_chain=draft.is_chain)
+
+
+def estimated_probs(draft: Draft) -> Tensor:
+    """Return `draft.path_probs` `[B, N]`, which drafts of a `HistorySource` have."""
+    assert draft.path_probs is not None
+    return draft.path_probs

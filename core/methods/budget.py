@@ -1,0 +1,115 @@
+"""Number of draft nodes per pass: as many as pay for the time that scoring them takes.
+
+A pass over n positions takes t(n), which is learned from the passes themselves. A draft with estimated acceptance
+(`Draft.path_probs`) is cut to the nodes that maximise expected tokens per second over all sequences that share the
+pass: few nodes of sure drafts and many of doubtful ones compete for the same time (Wang et al. 2025, TETRIS, arXiv
+2502.15197, select nodes over a batch by the same criterion).
+
+    budget = NodeBudget()
+    draft = budget.prune(draft)          # before scoring
+    budget.observe(positions, seconds)   # after the pass
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from polydraft.core.draft import Draft
+
+PRIOR_POSITIONS, PRIOR_SLOPE = 16.0, 0.4  # before anything is known, 16 more positions take 40 % longer
+PRIOR_WEIGHT = 0.25  # passes that the prior counts for
+FORGETTING = 0.98  # weight of a pass after one more
+MAX_CHANGE = 3.0  # a pass this many times slower than expected was disturbed, and counts as no more than this
+
+
+@dataclass
+class PassLatency:
+    """Time of target passes by number of scored positions: a line fitted to recent passes.
+
+    Its slope starts from a prior, since plain decoding alone would not show it.
+    """
+
+    weight: float = 0.0  # decayed sums over passes: of 1, positions n, seconds t, n², and n t
+    sum_n: float = 0.0
+    sum_t: float = 0.0
+    sum_nn: float = 0.0
+    sum_nt: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether a pass has been observed."""
+        return self.weight > 0
+
+    def observe(self, positions: int, seconds: float) -> None:
+        """Add a pass over `positions` positions, roots included, that took `seconds`."""
+        if self.is_known:
+            seconds = min(seconds, MAX_CHANGE * self.estimate(positions))
+        sums = self.weight, self.sum_n, self.sum_t, self.sum_nn, self.sum_nt
+        new = 1.0, positions, seconds, positions * positions, positions * seconds
+        self.weight, self.sum_n, self.sum_t, self.sum_nn, self.sum_nt = (
+            FORGETTING * total + value for total, value in zip(sums, new, strict=True)
+        )
+
+    def line(self) -> tuple[float, float]:
+        """Return seconds at 0 positions, and seconds per position, of the fitted line."""
+        mean_n, mean_t = self.sum_n / self.weight, self.sum_t / self.weight
+        # least squares around the means, with the prior as a further pass of PRIOR_POSITIONS more positions
+        variance = self.sum_nn - self.weight * mean_n**2 + PRIOR_WEIGHT * PRIOR_POSITIONS**2
+        covariance = self.sum_nt - self.weight * mean_n * mean_t + PRIOR_WEIGHT * PRIOR_POSITIONS * PRIOR_SLOPE * mean_t
+        slope = max(0.0, covariance / variance)
+        return mean_t - slope * mean_n, slope
+
+    def estimate(self, positions: int) -> float:
+        """Return the expected seconds of a pass over `positions` positions."""
+        offset, slope = self.line()
+        return max(offset + slope * positions, 1e-9)
+
+
+@dataclass
+class NodeBudget:
+    """Rule that decides how many draft nodes every sequence of a batch gets."""
+
+    latency: PassLatency = field(default_factory=PassLatency)
+
+    def observe(self, positions: int, seconds: float) -> None:
+        """Learn from a step that scored `positions` positions, roots included, and took `seconds` in all."""
+        self.latency.observe(positions, seconds)
+
+    def prune(self, draft: Draft) -> Draft:
+        """Return `draft` with the nodes that pay; all of them where nothing can be said.
+
+        All sequences keep the same number of nodes, since they share rectangular tensors. Accelerators score a few more
+        positions in the same time, and tensor shapes must not depend on values there, so nothing is dropped.
+        """
+        path_probs = draft.path_probs
+        if path_probs is None or not draft.size or path_probs.device.type != "cpu":
+            return draft
+        num_nodes = self.best_num_nodes(path_probs)
+        if num_nodes == draft.size:
+            return draft
+        if draft.is_chain:
+            return draft.truncate_chain(num_nodes)
+        if num_nodes == 0:
+            return Draft.empty(draft.tokens).with_passes(draft.drafter_passes)
+        # Parents have no smaller probability than their children; of equal ones the earlier, so the parent, is taken.
+        order = path_probs.sort(dim=1, descending=True, stable=True).indices
+        return draft.select_nodes(order[:, :num_nodes].sort(1).values)
+
+    def best_num_nodes(self, path_probs: Tensor) -> int:
+        """Return the number of nodes per sequence with the most expected tokens per second.
+
+        Args:
+            path_probs (Tensor): `[B, N]` estimated probability of every node to be committed.
+        """
+        num_rows, num_nodes = path_probs.shape
+        ranked = path_probs.sort(1, descending=True).values.sum(0)  # [N], tokens gained by the i-th best of every row
+        num_useful = int((ranked > 0).sum())
+        if not self.latency.is_known or not num_useful:
+            return num_useful
+        offset, slope = self.latency.line()
+        gains = torch.cat([ranked.new_full((1,), num_rows), ranked[:num_useful]]).cumsum(0)  # for 0 … N nodes
+        positions = num_rows * torch.arange(1, num_useful + 2)
+        return int((gains / (offset + slope * positions)).argmax())

@@ -1,0 +1,1 @@
+"""Language models without images: questions in, answers out."""
