@@ -271,7 +271,7 @@ class Pipeline(ABC):
         return MethodContext(
             self.card.name, target, self.allowed_token_mask, self.row_length, self.codebook,
             self.exact_only_mask, loaders, self.tuned_params, self.image_placeholder_mask,
-            self.preview_index, self.num_preview_tokens,
+            self.preview_index, self.num_preview_tokens, self.default_method.drafter.name,
         )  # fmt: skip
 
     def load_target_model(self, folder: Path) -> PreTrainedModel:

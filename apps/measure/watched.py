@@ -23,6 +23,9 @@ class ObservedDrafter(Drafter):
 
     drafter: Drafter
 
+    def __post_init__(self) -> None:
+        self.follows_features = self.drafter.follows_features
+
     def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
         return self.drafter.begin(drafter_state, prompts)
 
@@ -37,6 +40,9 @@ class ObservedDrafter(Drafter):
 
     def record(self, drafter_state: Any, cost: PassCost) -> None:
         self.drafter.record(drafter_state, cost)
+
+    def watch(self, state: BatchState, outcome: DraftOutcome) -> None:
+        self.drafter.watch(state, outcome)
 
     def catch_up(self, state: BatchState, drafter_state: Any, missed: MissedTokens) -> None:
         self.drafter.catch_up(state, drafter_state, missed)

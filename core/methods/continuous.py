@@ -15,6 +15,7 @@ from polydraft.core.drafters.jacobi.window import JacobiDrafter
 from polydraft.core.drafters.network.eagle import EagleDrafterNetwork
 from polydraft.core.drafters.network.early_exit import EarlyExitDrafterNetwork, truncate_backbone
 from polydraft.core.drafters.network.state import DrafterNetwork
+from polydraft.core.methods.auto import auto_entry
 from polydraft.core.methods.naming import Registry
 from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, ParamValues, VerifierSpec
 from polydraft.core.methods.tuning import BatchAwareDraftSize
@@ -110,6 +111,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
         ),
     )
 }  # fmt: skip
+DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in ("ar", "jacobi", "eagle", "draft")})
 
 
 def build_verifiers(tokens: str, draft_type: str, drafter: str, prefill: int) -> dict[str, VerifierSpec]:

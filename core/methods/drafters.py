@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from polydraft.core.drafters.auto.drafter import AutoDrafter
-from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.heads.hydra import HydraDrafter
 from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
@@ -29,6 +27,7 @@ from polydraft.core.drafters.network.eagle import EagleDrafter
 from polydraft.core.drafters.network.early_exit import EarlyExitDrafter, truncate_backbone
 from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.drafters.tree.shapes import BatchScaledTree, CandidateRanking, DynamicTree, StaticTree
+from polydraft.core.methods.auto import auto_entry
 from polydraft.core.methods.spec import (
     IMAGE_ROWS,
     PJD_PAPER,
@@ -38,7 +37,6 @@ from polydraft.core.methods.spec import (
     MethodContext,
     Parameter,
     ParamValues,
-    default_params,
 )
 from polydraft.core.methods.tuning import BatchAwareDraftSize
 
@@ -68,28 +66,6 @@ def build_history_drafter(
 ) -> Drafter:  # fmt: skip
     """Build the drafter of what `sources` find in the history; `values["nodes"]` is the most nodes of a draft."""
     return HistoryDrafter([build(context, values) for build in sources], values["nodes"])
-
-
-def build_auto(context: MethodContext, values: ParamValues) -> Drafter:
-    """Build the drafter that measures all others that fit the model and give the tokens of plain decoding.
-
-    A model's own default method comes first, else plain decoding does: it drafts until another has proved faster.
-    """
-    names = [name for name in AUTO_CANDIDATES if is_auto_candidate(DRAFTERS[name], context)]
-    if context.default_drafter in names:
-        names.sort(key=lambda name: name != context.default_drafter)
-    candidates = {
-        name: DRAFTERS[name].make(context, default_params(DRAFTERS[name]) | context.tuned_params(name))
-        for name in names
-    }
-    stateless = [name for name, candidate in candidates.items() if not candidate.follows_features]
-    return AutoDrafter(candidates, SpeedSelector(names, stateless, values["trials"]))
-
-
-def is_auto_candidate(spec: DrafterSpec, context: MethodContext) -> bool:
-    """Return whether the model of `context` has what a drafter needs."""
-    has_network = not spec.drafter_kind or spec.drafter_kind in context.drafter_loaders
-    return has_network and (not spec.requirement or spec.requirement in context.capabilities)
 
 
 def build_preview(context: MethodContext, values: ParamValues) -> Drafter:
@@ -264,11 +240,6 @@ DEFAULT_ACCEPTANCE_BY_RANK = tuple(
 SPREAD = TEMPERATURE | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, value_type=float)}
 
 
-# drafters that `auto` may choose among; for a trained network the one that uses it best
-AUTO_CANDIDATES = (
-    "ar", "history", "recycling", "jacobi", "preview", "local", "above", "hydra", "eagle2", "medusa", "speechspec",
-    "kangaroo", "draft",
-)  # fmt: skip
 HISTORY_NODES = Parameter(16, "most nodes drafted", 1, 256)
 SUFFIX = {
     "reach": Parameter(16, "tokens copied after a match", 1, 64),
@@ -326,13 +297,6 @@ DRAFTERS: dict[str, DrafterSpec] = {
     spec.name: spec
     for spec in (
         DrafterSpec("ar", "plain decoding, one token a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
-        DrafterSpec(
-            "auto", "the fastest of all drafters that the model has, measured while decoding",
-            "Hou et al. 2025, arXiv 2505.15141", build_auto, lambda values: "tape",
-            parameters={
-                "trials": Parameter(0.01, "share of the time that trials may lose", 0, 1, value_type=float),
-            },
-        ),
         DrafterSpec(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
             build_draft_model, dynamic_draft_type, drafter_kind="lm", parameters=dynamic_tree_params(8, 1) | SPREAD,
@@ -465,3 +429,9 @@ DRAFTERS: dict[str, DrafterSpec] = {
         ),
     )
 }  # fmt: skip
+# drafters that `auto` may choose among; for a trained network the one that uses it best
+AUTO_CANDIDATES = (
+    "ar", "history", "recycling", "jacobi", "preview", "local", "above", "hydra", "eagle2", "medusa", "speechspec",
+    "kangaroo", "draft",
+)  # fmt: skip
+DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in AUTO_CANDIDATES})

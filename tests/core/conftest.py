@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,11 +21,16 @@ from transformers import (
 )
 
 from polydraft.core.decode import Batch, Method, decode, start_batch
-from polydraft.core.drafters.base import NoDrafter
+from polydraft.core.drafters.auto.drafter import AutoDrafter
+from polydraft.core.drafters.auto.selector import SpeedSelector
+from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.heads.block import BlockModel
 from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.heads.row_above import RowAboveDrafter, RowAboveHeads
+from polydraft.core.drafters.history.drafter import HistoryDrafter
+from polydraft.core.drafters.history.recycling import RecyclingSource
+from polydraft.core.drafters.history.suffix import SuffixSource
 from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter, LocalRefinementModel
 from polydraft.core.drafters.jacobi.parallel_rows import ParallelRowsDrafter
 from polydraft.core.drafters.jacobi.sjd import REFRESHES, SJDDrafter
@@ -89,6 +95,24 @@ SAMPLED_CANDIDATES = CandidateRanking()
 FAMILIES = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
 
+class RandomSelector(SpeedSelector):
+    """Selector of any drafter in any pass, the same ones in every run."""
+
+    def __init__(self) -> None:
+        super().__init__(["ar"])
+        self.random = Random(3)
+
+    def choose(self, key: Hashable, available: Sequence[str] | None = None) -> str:
+        assert available
+        return self.random.choice(list(available))
+
+    def record(self, key: Hashable, name: str, tokens: float, seconds: float) -> None:
+        assert tokens >= 1 and seconds > 0
+
+    def worth_starting(self, passes: int) -> list[str]:
+        return ["ar", "oracle", "history", "jacobi", "local", "lm", "eagle", "hydra"]
+
+
 @dataclass
 class Lab:
     """Target, drafter networks of which the student mostly agrees with it, and ragged prompts."""
@@ -131,6 +155,8 @@ class Lab:
             "oracle chain": OracleDrafter(truth, VOCAB, reach=5, width=1, acceptance=0.8),
             "oracle tree": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
             "lookup": PromptLookupDrafter(),
+            "history": HistoryDrafter([SuffixSource(everything, 6, 3), RecyclingSource(VOCAB, everything, 3, 2)], 9),
+            "auto": lambda target: AutoDrafter(self.candidates(target, truth, everything), RandomSelector()),
             **{f"jacobi {init}": JacobiDrafter(6, WindowInitializer(init, everything, 4)) for init in INITIALISATIONS},
             "jacobi preview": JacobiDrafter(6, WindowInitializer(PREVIEW, everything, preview_index=PREVIEW_INDEX)),
             "jacobi for ever": JacobiDrafter(6, WindowInitializer("above", everything, 4), restart=False),
@@ -156,6 +182,19 @@ class Lab:
             "block crowded": lambda target: MultiTokenDrafter(
                 self.block, target, BatchScaledTree(3, 9, nodes_for_batch=nodes_for_rows), CandidateRanking()
             ),
+        }
+
+    def candidates(self, target: CausalTarget, truth: dict[int, Tensor], everything: Tensor) -> dict[str, Drafter]:
+        """Return drafters that take turns, with a state of every kind."""
+        return {
+            "ar": NoDrafter(),
+            "oracle": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
+            "history": HistoryDrafter([SuffixSource(everything, 4, 2), RecyclingSource(VOCAB, everything, 3, 2)], 6),
+            "jacobi": JacobiDrafter(6, WindowInitializer("left-law", everything, 4)),
+            "local": LocalRefinementDrafter(self.local, target, everything, 6, 0.7, 2),
+            "lm": LMDrafter(self.student, target, DynamicTree(4, 3, 12), CandidateRanking()),
+            "eagle": EagleDrafter(self.eagle, target, DynamicTree(3, 3, 8), CandidateRanking()),
+            "hydra": HydraDrafter(self.hydra, target, DynamicTree(3), CandidateRanking()),
         }
 
     def verified_drafters(self, device: torch.device | str = "cpu") -> dict[str, tuple[Any, Any]]:

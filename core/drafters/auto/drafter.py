@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.core.batched_state import BatchedState, RowRemoval, next_positions
+from polydraft.core.batched_state import BatchedState, RowRemoval, cached_arange, next_positions
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, PassCost
@@ -52,8 +52,8 @@ class FeatureLog(BatchedState):
         index = next_positions(num_generated - result.num_committed, tree_indices.shape[1])
         # entries beyond the committed tokens are overwritten by the next pass
         batch_scatter_(self.hidden_states.flatten(0, 1), repeat_for_cfg_branches(index, cfg_branches), hidden_states)
-        last = tree_indices.gather(1, (result.num_committed - 1).clamp(min=0)[:, None])
-        self.outputs = batch_gather(outcome.distribution.processed_outputs, last)[:, 0]
+        last = tree_indices.gather(1, (result.num_committed - 1).clamp(min=0)[:, None])[:, 0]
+        self.outputs = outcome.distribution.processed_outputs[cached_arange(len(last), last.device), last]
 
 
 @dataclass

@@ -1,0 +1,52 @@
+"""The method `auto`: the fastest of all identical drafters that a model has, measured while it decodes.
+
+DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in ("ar", "jacobi", "eagle2")})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from polydraft.core.drafters.auto.drafter import AutoDrafter
+from polydraft.core.drafters.auto.selector import SpeedSelector
+from polydraft.core.drafters.base import Drafter
+from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, ParamValues, default_params
+
+TRIALS = Parameter(0.01, "share of the time that trials of other drafters may lose", 0, 1, value_type=float)
+
+
+def auto_entry(candidates: Mapping[str, DrafterSpec]) -> dict[str, DrafterSpec]:
+    """Return the registry entry of `auto`, by its name.
+
+    Args:
+        candidates (Mapping[str, DrafterSpec]): Entries that it may choose among; all are verified by shared noise.
+    """
+    spec = DrafterSpec(
+        "auto", "the fastest of all drafters that the model has, measured while decoding",
+        "after Hou et al. 2025, BanditSpec, arXiv 2505.15141", partial(build_auto, candidates=candidates),
+        lambda values: "tape", parameters={"trials": TRIALS},
+        deviation="published: confidence bounds for rewards that do not drift; ours: trials compared with the passes "
+        "just before, as rare as they are costly",
+    )  # fmt: skip
+    return {spec.name: spec}
+
+
+def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[str, DrafterSpec]) -> Drafter:
+    """Build the drafter that measures all candidates which the model of `context` can use.
+
+    The model's own default method drafts first, else plain decoding does, until another has proved faster.
+    """
+    usable = {name: spec for name, spec in candidates.items() if is_usable(spec, context)}
+    names = sorted(usable, key=lambda name: name != context.default_drafter)  # stable: the others stay in order
+    drafters = {
+        name: spec.make(context, default_params(spec) | context.tuned_params(name)) for name, spec in usable.items()
+    }
+    ready_at_once = [name for name, drafter in drafters.items() if not drafter.follows_features]
+    return AutoDrafter(drafters, SpeedSelector(names, ready_at_once, values["trials"]))
+
+
+def is_usable(spec: DrafterSpec, context: MethodContext) -> bool:
+    """Return whether the model of `context` has what a drafter needs."""
+    has_network = not spec.drafter_kind or spec.drafter_kind in context.drafter_loaders
+    return has_network and (not spec.requirement or spec.requirement in context.capabilities)
