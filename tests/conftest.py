@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,12 +42,28 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def passes_of_fixed_cost() -> Iterator[None]:
     """Tune windows and trees to a fixed cost of passes instead of to timings of this machine."""
+    from polydraft.core.drafters.auto.drafter import AutoDrafter
+    from polydraft.core.drafters.base import PassCost
+    from polydraft.core.methods.budget import NodeBudget
     from polydraft.core.methods.tuning import Timing
     from polydraft.modalities import pipeline
 
+    def fixed_seconds(nodes: int) -> float:
+        return 0.007 + 0.0002 * nodes
+
     def time_passes(target: Any, prompts: Any, nodes: Sequence[int], clock: Any) -> Timing:
-        return Timing({count: 0.007 + 0.0002 * count for count in nodes}, is_stable=True)
+        return Timing({count: fixed_seconds(count) for count in nodes}, is_stable=True)
+
+    def observe(budget: NodeBudget, positions: int, seconds: float) -> None:
+        budget.latency.observe(positions, fixed_seconds(positions))
+
+    record = AutoDrafter.record
+
+    def record_fixed(drafter: AutoDrafter, drafter_state: Any, cost: PassCost) -> None:
+        record(drafter, drafter_state, replace(cost, seconds=fixed_seconds(cost.num_scored)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "time_passes", time_passes)
+        patch.setattr(NodeBudget, "observe", observe)
+        patch.setattr(AutoDrafter, "record", record_fixed)
         yield

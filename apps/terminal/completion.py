@@ -14,8 +14,9 @@ import typer
 
 # The tables of methods import torch, for which nobody waits behind a TAB; a test holds this list and them together.
 METHODS = (
-    "ar", "draft", "pld", "preview", "jacobi", "local", "sjd", "sjd-maximal", "pjd", "eagle", "eagle2",
-    "eagle2-published", "medusa", "vadusa", "hydra", "above", "speechspec", "early-exit", "kangaroo",
+    "auto", "ar", "draft", "pld", "suffix", "recycling", "history", "preview", "jacobi", "local", "sjd", "sjd-maximal",
+    "pjd", "eagle", "eagle2", "eagle2-published", "medusa", "vadusa", "hydra", "above", "speechspec", "early-exit",
+    "kangaroo",
     "target-only", "sps", "recursive", "block", "lantern", "lantern++", "gsd", "pcg", "typical", "top-k",
     "tolerance", "lantern-ratio", "lantern++-ratio", "gsd-ratio", "typical-ratio", "top-k-ratio", "lenience",
     "ensemble", "ssd", "cool-sd", "pcg-ratio", "coupled", "cspd",

@@ -25,7 +25,7 @@ def auto_entry(candidates: Mapping[str, DrafterSpec]) -> dict[str, DrafterSpec]:
     spec = DrafterSpec(
         "auto", "the fastest of all drafters that the model has, measured while decoding",
         "after Hou et al. 2025, BanditSpec, arXiv 2505.15141", partial(build_auto, candidates=candidates),
-        lambda values: "tape", parameters={"trials": TRIALS},
+        lambda values: "adaptive", parameters={"trials": TRIALS},
         deviation="published: confidence bounds for rewards that do not drift; ours: trials compared with the passes "
         "just before, as rare as they are costly",
     )  # fmt: skip

@@ -312,7 +312,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
         DrafterSpec(
             "suffix", "copy what followed the longest earlier matches of the last tokens",
             "Oliaro et al. 2024, arXiv 2411.04975; Hu et al. 2024, arXiv 2411.10666",
-            partial(build_history_drafter, sources=(build_suffix_source,)), lambda values: "fixed",
+            partial(build_history_drafter, sources=(build_suffix_source,)), lambda values: "adaptive",
             parameters=SUFFIX | {"nodes": HISTORY_NODES},
             deviation="published: a suffix tree or automaton per sequence; ours: all positions compared at once, and "
             "the acceptance after matches of every length learned online",
@@ -320,14 +320,14 @@ DRAFTERS: dict[str, DrafterSpec] = {
         DrafterSpec(
             "recycling", "the target's last distributions behind the same tokens, ranked by the shared noise",
             "Luo et al. 2024, arXiv 2408.08696; Song et al. 2025, arXiv 2506.04708",
-            partial(build_history_drafter, sources=(build_recycling_source,)), lambda values: "tape",
+            partial(build_history_drafter, sources=(build_recycling_source,)), lambda values: "adaptive",
             parameters=RECYCLING | {"nodes": HISTORY_NODES},
         ),
         DrafterSpec(
             "history", "suffix lookup and token recycling in one tree, the likeliest nodes of both",
             "Hu et al. 2024, arXiv 2411.10666; Luo et al. 2024, arXiv 2408.08696",
             partial(build_history_drafter, sources=(build_suffix_source, build_recycling_source)),
-            lambda values: "tape", parameters=SUFFIX | RECYCLING | {"nodes": HISTORY_NODES},
+            lambda values: "adaptive", parameters=SUFFIX | RECYCLING | {"nodes": HISTORY_NODES},
         ),
         DrafterSpec(
             "preview", "the token of a preview generated before at the same place, no model",

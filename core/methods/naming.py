@@ -118,7 +118,7 @@ class Registry:
             params = parse_params(drafter, parts[0][1]), parse_params(verifier, parts[1][1])
             return self.check_pair(MethodSpec(drafter, verifier, *params))
         raise UnknownMethod(
-            f"method {text!r} is unknown{self.suggestion(text)}; use one of {format_names(self.names)}, or "
+            f"method {text!r} is unknown{self.suggestion(text)}; use one of {', '.join(self.drafters)}, or "
             "drafter+rule, see `polydraft methods`."
         )
 

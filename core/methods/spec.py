@@ -93,7 +93,9 @@ class DrafterSpec:
     "picked": sampled tokens of which some were dropped;
     "tape": drafts that need the shared noise;
     "off": drafts that cannot use it;
-    "rows": several rows of an image at once, with shared noise.
+    "rows": several rows of an image at once, with shared noise;
+    "adaptive": drafts that depend on measured times or on other sequences, so that only a verifier whose tokens do not
+        depend on the draft gives reproducible results.
     """
 
     name: str
@@ -229,7 +231,10 @@ def can_verify(verifier: VerifierSpec, draft_type: str) -> bool:
     """Return whether `verifier` can verify drafts of this type, one of those listed at `DrafterSpec`.
 
     Verification by shared noise, listed as "" in `verifier.draft_types`, compares tokens alone. So it takes any draft
-    but those that cannot use shared noise ("off") or have several image rows ("rows").
+    but those that cannot use shared noise ("off") or have several image rows ("rows"). Adaptive drafts need a verifier
+    whose tokens do not depend on the draft.
     """
+    if draft_type == "adaptive":
+        return verifier.guarantee == "identical"
     with_shared_noise = "" in verifier.draft_types and draft_type not in ("off", "rows")
     return with_shared_noise or draft_type in verifier.draft_types

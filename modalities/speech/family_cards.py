@@ -26,7 +26,7 @@ class SpeechFamilyCard:
         """Build the manifest of a model of this family; its default method needs no drafter."""
         return {
             "format": 1, "modality": "speech", "family": self.name, "summary": self.summary, "drafters": {},
-            "voices": list(self.voices), "defaults": {"method": "pld"} | self.defaults, "fitted": self.tuned_params,
+            "voices": list(self.voices), "defaults": {"method": "auto"} | self.defaults, "fitted": self.tuned_params,
         }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def build_manifest(folder: Path) -> dict[str, Any] | None:
     check_generation_config(folder)
     return {
         "format": 1, "modality": "vlm", "inputs": "text", "family": family, "drafters": {},
-        "defaults": {"method": "pld"} | sampling_defaults(read_json(folder / "generation_config.json")),
+        "defaults": {"method": "auto"} | sampling_defaults(read_json(folder / "generation_config.json")),
         "summary": f"{FAMILY_MARKERS.get(family, family)}: answers in text, without pictures",
     }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 Any model that transformers loads as an image-text-to-text model is accepted, except families that are known to compute
 something else (`REFUSED`). Families that the tests do not cover (`FAMILY_MARKERS`) have their logits checked when they
-are loaded. Sampling defaults come from generation_config.json; the default method needs no drafter.
+are loaded. Sampling defaults come from generation_config.json.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def build_manifest(folder: Path) -> dict[str, Any] | None:
     check_generation_config(folder)
     defaults = sampling_defaults(read_json(folder / "generation_config.json"))
     return {
-        "format": 1, "modality": "vlm", "family": family, "drafters": {}, "defaults": {"method": "pld"} | defaults,
+        "format": 1, "modality": "vlm", "family": family, "drafters": {}, "defaults": {"method": "auto"} | defaults,
         "summary": f"{FAMILY_MARKERS.get(family, family)}: answers about pictures",
     }  # fmt: skip
 

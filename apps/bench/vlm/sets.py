@@ -89,12 +89,21 @@ class SetOptions:
         Args:
             place: Index of the row in its set.
         """
-        images = sample.images
         return model(
-            images[0] if len(images) == 1 else images or None, sample.free if self.mode == "latency" else sample.prompt,
-            method=method, seed=self.seed + place, temperature=self.temperature, max_new_tokens=self.most or longest,
-            min_new_tokens=self.least if self.mode == "latency" else 0,
+            *self.question(sample), method=method, seed=self.seed + place, temperature=self.temperature,
+            max_new_tokens=self.most or longest, min_new_tokens=self.fewest,
         )  # fmt: skip
+
+    def question(self, sample: Sample) -> tuple[Any, str]:
+        """Return the sample's image, images or None, and its text in the words of the mode."""
+        images = sample.images
+        text = sample.free if self.mode == "latency" else sample.prompt
+        return (images[0] if len(images) == 1 else images or None), text
+
+    @property
+    def fewest(self) -> int:
+        """Return the fewest tokens that an answer is made of."""
+        return self.least if self.mode == "latency" else 0
 
     def score(self, task: Task) -> Callable[[Any, str], float] | None:
         return task.score if self.mode == "accuracy" else task.score_free
@@ -137,13 +146,7 @@ def run(
 
     elsewhere: who answers, if not this process; its model is then loaded to refuse what it cannot do, and no more.
     """
-    if mode not in MODES:
-        raise InvalidArgument(f"mode {mode!r} is unknown{did_you_mean(mode, MODES)}; use {' or '.join(MODES)}.")
-    latency = mode == "latency"
-    most = max_new_tokens if max_new_tokens is not None else LONG if latency else None
-    least = min_new_tokens if min_new_tokens is not None else SHORT if latency else 1
-    if most is not None and least > most:
-        raise InvalidArgument(f"answers of {least} to {most} tokens are not possible; lower --min-new-tokens.")
+    most, least = answer_lengths(mode, max_new_tokens, min_new_tokens)
     names = [PLAIN, *(name for name in dict.fromkeys(split(methods)) if name != PLAIN)]
     settings = SetOptions(model, names, mode, seed, temperature, most, least, list(drafter))
     part, parts = read_shard(shard)
@@ -155,12 +158,28 @@ def run(
     pieces = list(pieces_of(asked, data_folder, limit))[part - 1 :: parts]
     suffix = "" if parts == 1 else f"-{part}-of-{parts}"
     log = journal.Journal(out / f"samples{suffix}.jsonl")
-    tell_settings(out / f"run{suffix}.json", settings, tasks, pipe)
+    tell_settings(out / f"run{suffix}.json", settings, {"tasks": tasks}, pipe)
     try:
         answer_all(elsewhere or Asking(pipe, settings).all, settings, pieces, log)
     finally:
         log.close()
     summarise(out, settings, json)
+
+
+def answer_lengths(mode: str, max_new_tokens: int | None, min_new_tokens: int | None) -> tuple[int | None, int]:
+    """Return the most tokens of an answer, None for the set's default, and the fewest of a timed one.
+
+    Raises:
+        InvalidArgument: there is no such mode, or an answer cannot have both lengths.
+    """
+    if mode not in MODES:
+        raise InvalidArgument(f"mode {mode!r} is unknown{did_you_mean(mode, MODES)}; use {' or '.join(MODES)}.")
+    latency = mode == "latency"
+    most = max_new_tokens if max_new_tokens is not None else LONG if latency else None
+    least = min_new_tokens if min_new_tokens is not None else SHORT if latency else 1
+    if most is not None and least > most:
+        raise InvalidArgument(f"answers of {least} to {most} tokens are not possible; lower --min-new-tokens.")
+    return most, least
 
 
 def read_shard(shard: str | None) -> tuple[int, int]:
@@ -183,8 +202,8 @@ def pieces_of(asked: list[tuple[Task, int | None]], folder: Path | None, limit: 
             yield Piece(task, rows, index, place)
 
 
-def check_settings(out: Path, settings: SetOptions) -> None:
-    """Refuse to mix runs that cannot be compared."""
+def check_settings(out: Path, settings: Any) -> None:
+    """Refuse to mix runs that cannot be compared; `settings` is the dataclass of those that they must share."""
     for file in sorted(out.glob("run*.json")):
         before = {"drafter": []} | json_format.loads(file.read_text(encoding="utf-8"))["settings"]
         other = [name for name, value in asdict(settings).items() if before.get(name) != value]
@@ -194,10 +213,10 @@ def check_settings(out: Path, settings: SetOptions) -> None:
             )
 
 
-def tell_settings(file: Path, settings: SetOptions, tasks: str, pipe: Answerer) -> None:
-    """Write the settings, and every session's machine and command line."""
+def tell_settings(file: Path, settings: Any, asked: dict[str, str], pipe: Answerer) -> None:
+    """Write the settings, and what was asked for in every session and on what machine."""
     before = json_format.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
-    session = {"tasks": tasks} | environment(pipe.device, pipe.dtype)
+    session = asked | environment(pipe.device, pipe.dtype)
     value = {"settings": asdict(settings), "sessions": [*before["sessions"], session]}
     report.write(file.parent, file.name, json_format.dumps(value, indent=2, ensure_ascii=False) + "\n")
     if busy := warning():

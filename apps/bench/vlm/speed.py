@@ -18,7 +18,7 @@ from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.apps.measure import report, table
 from polydraft.apps.measure.decoding import asked_for, draw
 from polydraft.apps.measure.environment import timed_on
-from polydraft.apps.measure.peers.generate import generate, untouched
+from polydraft.apps.measure.peers.generate import REFUSALS, generate, untouched
 from polydraft.apps.measure.timing import Contender, Run, take_turns
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.errors import InvalidArgument
@@ -97,7 +97,7 @@ def theirs(pipe: VLMPipeline, prompts: list[PromptInputs]) -> list[Contender]:
 def works(name: str, work: Any) -> bool:
     try:
         found: Run = work()
-    except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
+    except REFUSALS as error:
         note(f"note: {name} fails here ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.120})")
         return False
     return bool(found.outputs)

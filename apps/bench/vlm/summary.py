@@ -163,10 +163,15 @@ def markdown(found: list[Line], top: list[str], notes: list[str]) -> str:
 
 def as_csv(found: list[Line]) -> str:
     """Return every figure as CSV, a line per set and method."""
+    return rows_as_csv([asdict(line) for line in found])
+
+
+def rows_as_csv(rows: list[Record]) -> str:
+    """Return rows of the same fields, at least one, as CSV."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(Line.__dataclass_fields__), lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(line) for line in found)
+    writer.writerows(rows)
     return text.getvalue()
 
 

@@ -24,6 +24,7 @@ from polydraft.modalities.pipeline import Pipeline
 
 FILLER = 0  # id on the left of shorter prompts; masked
 TICK = 1e-9  # seconds that the shortest answer takes at least
+REFUSALS = (RuntimeError, ValueError, IndexError, AttributeError, TypeError)  # of `generate`, whatever it cannot do
 
 
 class OnlyAllowed(LogitsProcessor):

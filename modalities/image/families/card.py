@@ -76,5 +76,5 @@ class FamilyCard:
         return codec | {
             "format": 1, "modality": "image", "family": self.name, "drafters": {}, "licence": self.licence,
             "target": self.target_folder, "preview": self.has_preview,
-            "defaults": {"method": "jacobi"} | self.defaults, "summary": f"{self.title}: {self.summary}",
+            "defaults": {"method": "auto"} | self.defaults, "summary": f"{self.title}: {self.summary}",
         }  # fmt: skip

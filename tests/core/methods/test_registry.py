@@ -98,7 +98,7 @@ def test_tuned_width_does_not_apply_to_chains(lab):
 
 
 def test_method_without_drafter_error_lists_usable_methods(lab):
-    with pytest.raises(UnsupportedMethod, match="use one of ar, auto, pld, suffix"):
+    with pytest.raises(UnsupportedMethod, match="use one of ar, pld, suffix, recycling"):
         build(parse("draft"), MethodContext("m", lab().target(), torch.ones(61, dtype=torch.bool)))
 
 

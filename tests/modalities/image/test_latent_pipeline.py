@@ -111,7 +111,7 @@ def test_cancelled_image_is_nan_where_missing(folder: str) -> None:
 
 
 def test_the_model_says_what_it_can(folder: str) -> None:
-    assert load_card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "coupled", "cspd"]
+    assert load_card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "auto", "coupled", "cspd"]
     assert CODEBOOK not in load_card(folder).capabilities
 
 

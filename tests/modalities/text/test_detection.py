@@ -17,7 +17,7 @@ from polydraft.modalities.model_card import load_card
 def test_language_model_is_of_the_modality_of_answers(folder_of: Callable[[str], Path]) -> None:
     card = load_card(folder_of("qwen3"))
     assert (card.modality, card.is_text_only, card.manifest["family"]) == ("vlm", True, "qwen3")
-    assert card.defaults == {"method": "pld", "temperature": 0.0} and card.summary.startswith("Qwen3: ")
+    assert card.defaults == {"method": "auto", "temperature": 0.0} and card.summary.startswith("Qwen3: ")
     assert not load_card("tiny-vlm").is_text_only
 
 

@@ -33,7 +33,7 @@ def test_drafted_and_plain_answers_are_equal(pipe_of):
     drafted = pipe(picture(60, 40), "What is this?", seed=3, max_new_tokens=12)
     plain = pipe(picture(60, 40), "What is this?", seed=3, max_new_tokens=12, speculative=False)
     assert torch.equal(drafted.tokens, plain.tokens) and drafted.text == plain.text
-    assert drafted.stats.guarantee == "identical" and drafted.method == "pld" and plain.method == "ar"
+    assert drafted.stats.guarantee == "identical" and drafted.method == "auto" and plain.method == "ar"
     assert drafted.finish_reason in ("eos", "length") and drafted.stats.tokens == len(drafted.tokens) <= 12
 
 
@@ -217,7 +217,7 @@ def test_folder_families_are_detected(folder_of, family):
 def test_greedy_generation_config_is_followed(folder_of, tmp_path: Path):
     folder = shutil.copytree(folder_of("llava"), tmp_path / "greedy")
     (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.7, "repetition_penalty": 1.1}))
-    assert load_card(str(folder)).defaults == {"method": "pld", "temperature": 0.0, "repetition_penalty": 1.1}
+    assert load_card(str(folder)).defaults == {"method": "auto", "temperature": 0.0, "repetition_penalty": 1.1}
 
 
 def test_folder_with_manifest_has_drafters(folder_of, tmp_path: Path):

@@ -217,7 +217,7 @@ def test_it_is_recognised_from_its_folder(folder: str, caplog: pytest.LogCapture
     reference = load_card(folder)
     assert (reference.modality, reference.is_latent, reference.manifest["family"]) == ("image", True, "nextstep")
     assert (
-        reference.methods == ["ar", "jacobi", "early-exit"]
+        reference.methods == ["ar", "jacobi", "early-exit", "auto"]
         and reference.prompt_choices == {}
         and CODEBOOK not in reference.capabilities
     )
