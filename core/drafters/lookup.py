@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.core.draft import Draft, max_without_sync
+from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import StatelessDrafter
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
@@ -52,5 +52,4 @@ class PromptLookupDrafter(StatelessDrafter):
         if self.allowed is not None:
             is_allowed = is_in_mask(copied, self.allowed)
             copied, valid = copied.where(is_allowed, 0), valid & is_allowed
-        draft = Draft.from_chain(copied, valid)  # an invalid node ends the chain
-        return draft.truncate_chain(max_without_sync(draft.valid.sum(1), self.reach))
+        return Draft.from_chain(copied, valid)  # an invalid node ends the chain

@@ -85,8 +85,10 @@ class NodeBudget:
         positions in the same time, and tensor shapes must not depend on values there, so nothing is dropped.
         """
         path_probs = draft.path_probs
-        if path_probs is None or not draft.size or path_probs.device.type != "cpu":
+        if not draft.size or draft.tokens.device.type != "cpu":
             return draft
+        if path_probs is None:  # all nodes may be worth their time, unless no sequence has them
+            return draft.truncate_chain(int(draft.valid.sum(1).max())) if draft.is_chain else draft
         num_nodes = self.best_num_nodes(path_probs)
         if num_nodes == draft.size:
             return draft

@@ -55,7 +55,6 @@ class SuccessorTable:
         self.ids = torch.zeros(num_slots, num_candidates, dtype=torch.long, device=device)
         self.logits = torch.full((num_slots, num_candidates), -torch.inf, device=device)
         self.pairs = torch.full((num_slots,), -1, device=device)  # the pair that a slot is for
-        self.is_filled = torch.zeros(num_slots, dtype=torch.bool, device=device)
 
     def pair_slots(self, pairs: Tensor) -> Tensor:
         """Return the slot `[…]` of every pair of tokens `[…]`, given as one number."""
@@ -72,9 +71,9 @@ class SuccessorTable:
         has_pair = self.pairs[slots] == pairs
         single = tokens.clamp(max=self.vocab_size - 1)  # ids from V on occur in prompts only, and have no successors
         slots = torch.where(has_pair, slots, single)
-        is_known = self.is_filled[slots] & (tokens < self.vocab_size)
-        order = torch.where(is_known, 1 + has_pair.long(), 0)
-        return Successors(self.ids[slots], self.logits[slots], order)
+        ids, logits = self.ids[slots], self.logits[slots]
+        is_known = (logits[..., 0] > -torch.inf) & (tokens < self.vocab_size)
+        return Successors(ids, logits, torch.where(is_known, 1 + has_pair.long(), 0))
 
     def store(self, previous: Tensor, tokens: Tensor, ids: Tensor, logits: Tensor, valid: Tensor) -> None:
         """Keep candidates behind tokens and pairs; where several are for one slot, an arbitrary one is kept.
@@ -97,8 +96,6 @@ class SuccessorTable:
         self.ids[slots] = ids.repeat(2, 1)
         self.logits[slots] = logits.repeat(2, 1)
         self.pairs[slots] = torch.cat([torch.full_like(pairs, -1), pairs])
-        self.is_filled[slots] = True
-        self.pairs[unused], self.is_filled[unused] = -1, False
 
 
 class RecyclingSource(HistorySource):
@@ -119,7 +116,7 @@ class RecyclingSource(HistorySource):
     ) -> None:  # fmt: skip
         self.table = SuccessorTable(vocab_size, min(num_candidates, vocab_size), allowed.device)
         self.bias = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
-        self.shape = DynamicTree(depth, min(width, num_candidates, vocab_size), stop=0.02)
+        self.shape = DynamicTree(depth, min(width, num_candidates, vocab_size), stop=0.02, has_calibrated_scores=True)
         self.ranking = CandidateRanking(spread)
         # [3] by number of tokens looked up: how often the target's token was among the candidates
         self.tests = torch.full((3,), PRIOR_WEIGHT, device=allowed.device)

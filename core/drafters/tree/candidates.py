@@ -43,6 +43,8 @@ class DraftTree:
     device: torch.device
     levels: list[TreeLevel] = field(default_factory=list)
     active_rows: Tensor | None = None  # [B, 1] bool, batch rows whose trees still grow; None if all do
+    # [B, 1] or [1, 1] log of the probability that a stop rule multiplies up from level to level; None before the first
+    rule_state: Tensor | None = None
 
     @property
     def width(self) -> int:

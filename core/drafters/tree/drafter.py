@@ -259,6 +259,7 @@ class TreeDrafter(Drafter):
 
     def observe(self, state: BatchState, drafter_state: DrafterCacheState, outcome: DraftOutcome) -> None:
         """Record the accepted tokens in `drafter_state`, to be processed at the start of the next draft."""
+        self.tree_shape.observe(outcome, drafter_state.num_pending)
         drafter_state.observe(outcome)
 
     def catch_up(self, state: BatchState, drafter_state: DrafterCacheState, missed: MissedTokens) -> None:

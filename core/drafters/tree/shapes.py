@@ -18,7 +18,9 @@ from torch import Tensor
 
 from polydraft.core.batched_state import cached_arange
 from polydraft.core.draft import Draft, all_equal_without_sync
+from polydraft.core.drafters.base import DraftOutcome
 from polydraft.core.drafters.tree.candidates import DraftTree, TreeLevel, zero_index
+from polydraft.core.drafters.tree.stop_rules import PathProbability, StopRule
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.filters import fast_topk
 
@@ -157,22 +159,34 @@ class TreeShape(Protocol):
         the order of siblings.
         """
 
+    def observe(self, outcome: DraftOutcome, num_pending: Tensor) -> None:
+        """Learn from a verification.
+
+        Args:
+            outcome (DraftOutcome): The draft and its verification.
+            num_pending (Tensor): [B] nodes of every draft in front of its tree, which had been accepted before.
+        """
+
 
 @dataclass(frozen=True)
 class DynamicTree:
     """EAGLE-2 tree: grows `width` frontier nodes per level, then keeps the `total` highest-scoring candidates.
 
-    Li et al. 2024, arXiv 2406.16858, section 4. The decision to stop depends on nothing that a verifier's test does not
-    see, and what was guessed by then is drafted, so exact methods stay exact. (Liu et al. 2024, Kangaroo, arXiv
-    2404.18911, section 3.2, test the last guess alone.)
+    Li et al. 2024, arXiv 2406.16858, section 4. The decision to stop (`stop_rules`) depends on nothing that a
+    verifier's test does not see, and what was guessed by then is drafted, so exact methods stay exact. (Liu et al.
+    2024, Kangaroo, arXiv 2404.18911, section 3.2, test the last guess alone.)
     """
 
     depth: int  # number of levels
     width: int = 1  # children per node, and nodes per level that get children; 1 is a chain
     total: int = 0  # nodes of a draft; 0 for depth * width
-    # A sequence's last level is the first whose frontier nodes together have less than this probability that one of
-    # them is accepted with all its ancestors. That is the most a further level could add, in tokens.
+    # A sequence's last level is the first at which `rule` estimates that the draft is right so far with less than this
+    # probability; 0 never stops.
     stop: float = 0.0
+    rule: StopRule = PathProbability()
+    # Estimated acceptance is true on average, so that drafts carry it as `path_probs`. The estimates of networks are
+    # only good to rank nodes: an untuned one may be right always and expect to be wrong.
+    has_calibrated_scores: bool = False
 
     @property
     def max_nodes(self) -> int:
@@ -201,7 +215,7 @@ class DynamicTree:
             ranking (CandidateRanking): Estimates the acceptance probability of children.
 
         Returns:
-            bool: True if a further level should be added: some row has enough probability left (`stop`).
+            bool: True if a further level should be added: some row's estimate has always been at least `stop`.
         """
         log_probs, ids = ranking.top_children_log_probs(scores, self.width)  # [B, W, width], W frontier nodes
         path_scores = clamp_log_probs(log_probs)  # sum of log probabilities from the root
@@ -225,7 +239,9 @@ class DynamicTree:
         )  # fmt: skip
         tree.levels.append(level)
         if self.stop and not is_last:
-            is_active = frontier_scores.exp().sum(1, keepdim=True) >= self.stop  # [B, 1]; the sum is 0 in stopped rows
+            is_active = self.rule.estimate(tree, scores.logits) >= self.stop  # [B, 1]
+            if tree.active_rows is not None:
+                is_active = is_active & tree.active_rows
             shared_value = all_equal_without_sync(is_active)  # None if rows differ, or if the device must not be read
             # if all rows stop, the tree is complete; if only some may, later levels are masked in the rows that stopped
             is_last, tree.active_rows = shared_value is False, is_active if shared_value is None else None
@@ -244,6 +260,8 @@ class DynamicTree:
         if self.width > 1:
             draft_candidates = tree.deepest_path_first(draft_candidates, parents)
         draft = tree.to_draft(draft_candidates, parents)
+        if not self.has_calibrated_scores:
+            return draft
         path_probs = tree.path_scores.exp().gather(1, draft_candidates) * draft.valid
         return replace(draft, path_probs=path_probs)
 
@@ -257,6 +275,10 @@ class DynamicTree:
         """Return the tree index of every candidate's parent, `[B, M]` for M candidates; 0 is the root."""
         # every expanded node (node with children) has `width` candidates, which come one after another
         return tree.expanded_tree_indices[..., None].expand(-1, -1, self.width).flatten(1)
+
+    def observe(self, outcome: DraftOutcome, num_pending: Tensor) -> None:
+        """Let the stop rule learn from a verification, see `TreeShape.observe`."""
+        self.rule.observe(outcome, num_pending)
 
 
 @dataclass(frozen=True)
@@ -341,6 +363,9 @@ class StaticTree:
     def draft_main_path_first(self, tree: DraftTree) -> Draft:
         """Return the draft with the path of first ranks before all other nodes."""
         return self.draft_in_sampled_order(tree)[0]
+
+    def observe(self, outcome: DraftOutcome, num_pending: Tensor) -> None:
+        """Do nothing: the shape is fixed."""
 
 
 @dataclass(frozen=True)
