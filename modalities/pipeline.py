@@ -55,7 +55,7 @@ from polydraft.core.target.conformance import (
     effective_guarantee,
 )
 from polydraft.modalities.generation_config import build_constraints, unsupported_fields
-from polydraft.modalities.model_card import ModelCard, with_drafters
+from polydraft.modalities.model_card import ModelCard, folder_snapshot, with_drafters
 from polydraft.modalities.vocab_mapping import map_vocabularies
 from polydraft.modalities.weights import load_causal_lm, read_weights
 
@@ -271,8 +271,15 @@ class Pipeline(ABC):
         return MethodContext(
             self.card.name, target, self.allowed_token_mask, self.row_length, self.codebook,
             self.exact_only_mask, loaders, self.tuned_params, self.image_placeholder_mask,
-            self.preview_index, self.num_preview_tokens, self.default_method.drafter.name,
+            self.preview_index, self.num_preview_tokens, self.default_method.drafter.name, self.memory_key,
         )  # fmt: skip
+
+    @property
+    def memory_key(self) -> tuple[str, ...]:
+        """Return what tells the model, its version and its device apart where measured speeds are kept."""
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+        drafters = self.card.manifest["drafters"]
+        return repr(folder_snapshot(self.card.path)), repr(sorted(drafters.items())), device, str(self.dtype)
 
     def load_target_model(self, folder: Path) -> PreTrainedModel:
         """Load the target model's weights."""

@@ -19,6 +19,7 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if WORKERS > 1:  # before anything imports torch, and for the commands that tests start
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // WORKERS))
 
+os.environ["POLYDRAFT_CACHE"] = "off"  # what one test learns of speeds must not reach another
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 gc.disable()  # Until everything is imported, none of which becomes garbage.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from polydraft.core.drafters.auto.drafter import AutoDrafter
+from polydraft.core.drafters.auto.memory import SpeedMemory
 from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, ParamValues, default_params
@@ -43,7 +44,8 @@ def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[
         name: spec.make(context, default_params(spec) | context.tuned_params(name)) for name, spec in usable.items()
     }
     ready_at_once = [name for name, drafter in drafters.items() if not drafter.follows_features]
-    return AutoDrafter(drafters, SpeedSelector(names, ready_at_once, values["trials"]))
+    memory = SpeedMemory.for_model([*context.memory_key, *names])
+    return AutoDrafter(drafters, SpeedSelector(names, ready_at_once, values["trials"]), memory)
 
 
 def is_usable(spec: DrafterSpec, context: MethodContext) -> bool:

@@ -27,6 +27,14 @@ from polydraft.core.drafters.network.eagle import EagleDrafter
 from polydraft.core.drafters.network.early_exit import EarlyExitDrafter, truncate_backbone
 from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.drafters.tree.shapes import BatchScaledTree, CandidateRanking, DynamicTree, StaticTree
+from polydraft.core.drafters.tree.stop_rules import (
+    PATH_WEIGHTS,
+    AcceptanceHead,
+    EntropyBound,
+    PathProbability,
+    StopRule,
+    ThompsonDepths,
+)
 from polydraft.core.methods.auto import auto_entry
 from polydraft.core.methods.spec import (
     IMAGE_ROWS,
@@ -124,9 +132,20 @@ def build_pjd(context: MethodContext, values: ParamValues) -> Drafter:
     )
 
 
-def build_dynamic_tree(values: ParamValues) -> DynamicTree:
+def build_dynamic_tree(context: MethodContext, values: ParamValues) -> DynamicTree:
     """Return the shape of trees that grow by estimated acceptance, see `dynamic_tree_params` for the parameters."""
-    return DynamicTree(values["depth"], values["width"], values["total"], values["stop"])
+    stop = values["stop"] or STOP_RULES.get(values["rule"], 0.0)
+    rule = build_stop_rule(context, values)
+    return DynamicTree(values["depth"], values["width"], values["total"], stop, rule)
+
+
+def build_stop_rule(context: MethodContext, values: ParamValues) -> StopRule:
+    """Return the stop rule with the name `values["rule"]`; `values["head"]` are weights fitted to the drafter."""
+    if values["rule"] == "head":
+        return AcceptanceHead(values.get("head", PATH_WEIGHTS), context.target.device)
+    if values["rule"] == "thompson":
+        return ThompsonDepths(values["depth"], context.target.device)
+    return EntropyBound() if values["rule"] == "entropy" else PathProbability()
 
 
 def build_ranking(values: ParamValues) -> CandidateRanking:
@@ -144,7 +163,7 @@ def build_draft_model(context: MethodContext, values: ParamValues) -> Drafter:
     return LMDrafter(
         model,
         context.target,
-        build_dynamic_tree(values),
+        build_dynamic_tree(context, values),
         build_ranking(values),
         context.image_placeholder_mask,
         vocab_mapping,
@@ -163,7 +182,7 @@ def build_eagle2(context: MethodContext, values: ParamValues) -> Drafter:
     The variant as published has no parameter `spread`: its candidates are the likeliest tokens, and no noise is added
     to their logits (`draws=False`).
     """
-    model, tree_shape = context.drafter_loaders["eagle"](), build_dynamic_tree(values)
+    model, tree_shape = context.drafter_loaders["eagle"](), build_dynamic_tree(context, values)
     ranking = build_ranking(values) if "spread" in values else CandidateRanking(draws=False)
     return EagleDrafter(model, context.target, tree_shape, ranking, context.image_placeholder_mask)
 
@@ -171,7 +190,7 @@ def build_eagle2(context: MethodContext, values: ParamValues) -> Drafter:
 def build_kangaroo(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the drafter of the target's first layers and a trained adapter (Kangaroo)."""
     backbone = context.drafter_loaders["kangaroo"]().backbone
-    return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(values), build_ranking(values))
+    return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(context, values), build_ranking(values))
 
 
 def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:
@@ -182,7 +201,7 @@ def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:
         backbone = target_backbone.first_layers(layers)
     else:
         backbone = truncate_backbone(context.target.model, layers)
-    return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(values), build_ranking(values))
+    return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(context, values), build_ranking(values))
 
 
 def build_static_tree_drafter(
@@ -219,8 +238,18 @@ def static_draft_type(values: ParamValues) -> str:
 
 
 def dynamic_draft_type(values: ParamValues) -> str:
-    """Return the type of drafts of a dynamic tree: "picked", since nodes are dropped, or "chain" at width 1."""
+    """Return the type of drafts of a dynamic tree: "picked", since nodes are dropped, or "chain" at width 1.
+
+    It is "adaptive" where the stop rule learns from other sequences.
+    """
+    if values["rule"] == "thompson":
+        return "adaptive"
     return "chain" if values["width"] == 1 else "picked"
+
+
+def likeliest_draft_type(values: ParamValues) -> str:
+    """Return the type of drafts of a dynamic tree of the likeliest tokens: "fixed", or "adaptive" as for others."""
+    return "adaptive" if values["rule"] == "thompson" else "fixed"
 
 
 GUESSES = {"window": Parameter(16, "guesses a pass; tuned to the machine unless given", 1, 256)}
@@ -253,16 +282,22 @@ RECYCLING = {
 }
 
 
+# stop rules by name, with the threshold of each where none is given; 0 never stops
+STOP_RULES = {"path": 0.0, "entropy": 0.4, "head": 0.4, "thompson": 0.4}
+
+
 def dynamic_tree_params(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
     """Return the parameters of a drafter that grows a dynamic tree with one network pass per level.
 
     `depth`, `width` and `stop` are defaults; `stop` is the estimated acceptance below which drafting ends.
     """
+    rules = "what estimates it: path probability, entropy, a fitted head, or draws from earlier drafts"
     return {
         "depth": Parameter(depth, "longest path", 1, 32),
         "width": Parameter(width, "frontier nodes a level; 1 is a chain", 1, 32),
         "total": Parameter(12, "nodes drafted, if it is a tree", 1, 256),
-        "stop": Parameter(stop, "draft no further once the next guess is committed with less", 0, 1, value_type=float),
+        "rule": Parameter("path", rules, choices=tuple(STOP_RULES), value_type=str),
+        "stop": Parameter(stop, "draft no further once the draft is right so far with less", 0, 1, value_type=float),
     }
 
 
@@ -392,7 +427,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
         ),
         DrafterSpec(
             "eagle2-published", "one layer on the target's hidden states, the likeliest paths",
-            "Li et al. 2024, arXiv 2406.16858", build_eagle2, lambda values: "fixed", default_verifier="target-only",
+            "Li et al. 2024, arXiv 2406.16858", build_eagle2, likeliest_draft_type, default_verifier="target-only",
             drafter_kind="eagle",
             is_tunable=False, parameters=dynamic_tree_params(4, 4),
         ),

@@ -107,7 +107,8 @@ class Registry:
         names = [name for name, _ in parts]
         if len(parts) == 1 and names[0] in self.drafters:
             drafter = self.drafters[names[0]]
-            return MethodSpec(drafter, self.verifiers[drafter.default_verifier], parse_params(drafter, parts[0][1]))
+            verifier = self.verifiers[drafter.default_verifier]
+            return self.check_pair(MethodSpec(drafter, verifier, parse_params(drafter, parts[0][1])))
         if len(parts) == 1 and names[0] in self.verifiers and self.verifiers[names[0]].default_drafter:
             verifier = self.verifiers[names[0]]
             return MethodSpec(

@@ -41,6 +41,7 @@ class MethodContext:
     preview_index: Tensor | None = None
     num_preview_tokens: int = 0  # generated tokens before the first row of the image
     default_drafter: str = ""  # drafter of the model's default method
+    memory_key: tuple[str, ...] = ()  # tells the model, its version and its device apart where speeds are kept
     reference_tokens: Tensor | None = None  # [F] ids of a text that answers may quote
 
     @property
@@ -174,7 +175,8 @@ class MethodSpec:
     def resolve_params(self, tuned_params: ParamValues) -> ParamValues:
         """Return all parameter values of the drafter: as the user gave them, else as tuned, else the defaults.
 
-        A tuned value is ignored if the verifier could not verify the drafts that it leads to. Unless the guarantee is
+        A tuned value is ignored if the verifier could not verify the drafts that it leads to, and a tuned threshold
+        (`stop`) if it was tuned for another stop rule (`rule`) than the one in use. Unless the guarantee is
         "identical", the number of drafted tokens changes the results; batch-dependent sizes are then ignored as well,
         so that results depend neither on the machine nor on other sequences of the batch.
 
@@ -187,7 +189,10 @@ class MethodSpec:
             if can_verify(self.verifier, draft_type(params | {name: value}))
             and (self.guarantee == "identical" or not isinstance(value, BatchAwareDraftSize))
         }  # fmt: skip
-        return params | usable | self.drafter_params  # of a name in several, the last value holds
+        resolved = params | usable | self.drafter_params  # of a name in several, the last value holds
+        if "rule" in params and resolved["rule"] != tuned_params.get("rule", default_params(self.drafter)["rule"]):
+            resolved["stop"] = params["stop"]
+        return resolved
 
 
 def format_call(name: str, params: ParamValues) -> str:

@@ -106,7 +106,8 @@ def test_growing_view_is_captured_again(lab, monkeypatch):
         move(there.model)
         batch = start_batch(there.method(), prompts)
         views = {
-            (batch.state.cache.view_len, batch.graph_runners[""].num_replayed > 0) for _ in decode(there.method(), batch)
+            (batch.state.cache.view_len, batch.graph_runners[""].num_replayed > 0)
+            for _ in decode(there.method(), batch)
         }
     assert [row.ids for row in batch.requests_in_order()] == [row.tolist() for row in expected.outputs]
     assert {width for width, replayed in views if replayed} == {512, 1024} and batch.graph_runners[""].num_replayed > 20

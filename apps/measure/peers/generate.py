@@ -1,6 +1,7 @@
 """transformers' own `generate` on the weights of a pipeline, as a contender.
 
 run = generate(pipe, untouched(pipe), prompts, batch=1)
+run = generate(pipe, untouched(pipe), prompts, batch=1, **PROMPT_LOOKUP)
 seconds, tokens, ids = prefill_apart(call)
 
 Prefill is apart, as ours is: the clock starts when the first token is there, which is not counted.
@@ -19,11 +20,13 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from polydraft.apps.measure.timing import Run, settle
+from polydraft.apps.terminal.terminal import note
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline
 
 FILLER = 0  # id on the left of shorter prompts; masked
 TICK = 1e-9  # seconds that the shortest answer takes at least
+PROMPT_LOOKUP = {"prompt_lookup_num_tokens": 10}
 REFUSALS = (RuntimeError, ValueError, IndexError, AttributeError, TypeError)  # of `generate`, whatever it cannot do
 
 
@@ -70,6 +73,8 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs]
     """
     sampling = prompts[0].sampling_params
     options: dict[str, Any] = {"do_sample": not sampling.greedy} | mode
+    if not pipe.allowed_token_mask.all():
+        options["logits_processor"] = LogitsProcessorList([OnlyAllowed(pipe.allowed_token_mask)])
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
         options |= {"min_p": sampling.min_p} if sampling.min_p else {}
@@ -91,13 +96,30 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs]
         }
         call = partial(
             theirs, ids, attention_mask=seen, max_new_tokens=rows[0].max_new_tokens, pad_token_id=FILLER,
-            eos_token_id=sorted(pipe.eos_token_ids) or None,
-            logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed_token_mask)]), **pictures, **options,
+            eos_token_id=sorted(pipe.eos_token_ids) or None, **pictures, **options,
         )  # fmt: skip
         alone, made, output_ids = prefill_apart(call)
-        seconds, tokens = seconds + alone, tokens + made
-        outputs += output_ids[:, ids.shape[1] :].cpu().unbind()
+        answers = [until_end(row, pipe.eos_token_ids) for row in output_ids[:, ids.shape[1] :].cpu()]
+        padding = output_ids[:, ids.shape[1] :].numel() - sum(map(len, answers))
+        seconds, tokens = seconds + alone, tokens + made - padding
+        outputs += answers
     return Run(seconds, tokens, outputs)
+
+
+def until_end(ids: Tensor, eos_token_ids: frozenset[int]) -> Tensor:
+    """Return `ids` `[T]` up to the first end token, without the padding of a batch behind it."""
+    ends = [place for place, token in enumerate(ids.tolist()) if token in eos_token_ids]
+    return ids[: ends[0] + 1] if ends else ids
+
+
+def works(name: str, work: Callable[[], Run]) -> bool:
+    """Return whether a peer does its work; report what it refuses."""
+    try:
+        work()
+    except REFUSALS as error:
+        note(f"note: {name} fails here ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.120})")
+        return False
+    return True
 
 
 def prefill_apart(call: Callable[..., Tensor]) -> tuple[float, int, Tensor]:

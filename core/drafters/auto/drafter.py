@@ -15,6 +15,7 @@ from torch import Tensor
 
 from polydraft.core.batched_state import BatchedState, RowRemoval, cached_arange, next_positions
 from polydraft.core.draft import Draft
+from polydraft.core.drafters.auto.memory import SpeedMemory
 from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, PassCost
 from polydraft.core.drafters.network.state import gather_per_cfg_branch, repeat_for_cfg_branches
@@ -86,10 +87,15 @@ class AutoDrafter(Drafter):
     Args:
         candidates (Mapping[str, Drafter]): Drafters by name; all must be verified under shared noise.
         selector (SpeedSelector): Selects among their names; it is kept from batch to batch.
+        memory (SpeedMemory | None): File that keeps what the selector learns from process to process.
     """
 
-    def __init__(self, candidates: Mapping[str, Drafter], selector: SpeedSelector) -> None:
+    def __init__(
+        self, candidates: Mapping[str, Drafter], selector: SpeedSelector, memory: SpeedMemory | None = None
+    ) -> None:
         self.candidates, self.selector = dict(candidates), selector
+        self.memory = SpeedMemory(None) if memory is None else memory
+        selector.load_json(self.memory.load())
 
     def situation(self, num_rows: int, all_greedy: bool) -> Hashable:
         """Return the key of what is measured apart: the number of sequences, by powers of two, and greedy or not."""
@@ -183,9 +189,10 @@ class AutoDrafter(Drafter):
         self.candidates[drafter_state.name].record(drafter_state.active, cost)
 
     def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:
-        """Let all candidates learn from a sequence that has ended."""
+        """Let all candidates learn from a sequence that has ended, and keep what is known of their speed."""
         for candidate in self.candidates.values():
             candidate.finish(prompt_end, tokens)
+        self.memory.save(self.selector.to_json())
 
     def active_name(self, drafter_state: AutoState) -> str:
         """Return the name of the candidate that drafts the next pass."""

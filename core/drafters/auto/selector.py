@@ -219,7 +219,7 @@ class SpeedSelector:
     def to_json(self) -> dict[str, Any]:
         """Return what has been learned, by situation and drafter, for a later process."""
         return {
-            str(key): {name: [trials.log_speed, trials.num_trials] for name, trials in now.trials.items()}
+            str(key): {name: [round(trials.log_speed, 4), trials.num_trials] for name, trials in now.trials.items()}
             for key, now in self.situations.items()
         }
 
@@ -230,15 +230,19 @@ class SpeedSelector:
         for key, speeds in known.items():
             if not isinstance(speeds, dict):
                 continue
-            trials = {name: Trials(*parse_trials(speeds.get(name))) for name in self.names}
-            tried = [name for name in self.names if trials[name].num_trials]
-            fastest = max(tried, key=lambda name: trials[name].log_speed, default=self.names[0])
+            trials = {name: parse_trials(speeds.get(name)) for name in self.names}
+            # the first drafter is the one that others are compared with, and so needs no trials of its own
+            tried = [name for name in self.names if trials[name].num_trials or name == self.names[0]]
+            fastest = max(tried, key=lambda name: trials[name].log_speed)
             self.situations[key] = Situation(trials, fastest)
 
 
-def parse_trials(stored: Any) -> tuple[float, int]:
-    """Return log speed and number of trials as stored by `to_json`; (0, 0) for anything else."""
+def parse_trials(stored: Any) -> Trials:
+    """Return trials as stored by `to_json`, as if the last was just now; none for anything else.
+
+    They count as few, so that new ones soon outweigh them.
+    """
     match stored:
-        case [float() | int() as speed, int() as count] if math.isfinite(speed) and count >= 0:
-            return float(speed), min(count, MIN_TRIALS)
-    return 0.0, 0
+        case [float() | int() as speed, int() as count] if math.isfinite(speed) and count >= MIN_TRIALS:
+            return Trials(float(speed), MIN_TRIALS, last_pass=0)
+    return Trials()

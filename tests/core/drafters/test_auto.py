@@ -10,6 +10,7 @@ import torch
 
 from polydraft.core.decode import decode_step, start_batch
 from polydraft.core.drafters.auto.drafter import AutoDrafter
+from polydraft.core.drafters.auto.memory import SpeedMemory
 from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.sampling.params import SamplingParams
@@ -64,10 +65,10 @@ def test_missed_tokens_matter(lab):
     """Check that a drafter which is not told what it missed accepts less, so that the test above can fail."""
     made = lab()
     taus = {}
-    for told in (True, False):
+    for is_updated in (True, False):
         target = made.target()
         drafter = made.drafters([])["lm tree"](target)
-        if not told:
+        if not is_updated:
             drafter.catch_up = lambda state, drafter_state, missed: None
         auto = AutoDrafter({"ar": NoDrafter(), "lm": drafter}, Turns(["ar", "lm"], ["ar"] * 6 + ["lm"]))
         method = replace(made.method(), drafter=auto)
@@ -75,7 +76,7 @@ def test_missed_tokens_matter(lab):
         while len(batch):
             decode_step(method, batch)
         rows = batch.stats.values()
-        taus[told] = sum(row.tokens for row in rows) / sum(row.target_passes for row in rows)
+        taus[is_updated] = sum(row.tokens for row in rows) / sum(row.target_passes for row in rows)
         assert all(sum(row.passes_by_drafter.values()) == row.target_passes for row in rows)
     assert taus[True] > taus[False] + 0.2
 
@@ -128,6 +129,24 @@ def test_selector_knowledge_survives_and_junk_is_skipped():
         other = SpeedSelector(list(speeds))
         other.load_json(junk)
         assert other.choose("here") == "ar"
+
+
+def test_speeds_are_kept_between_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYDRAFT_CACHE", str(tmp_path))
+    speeds = {"ar": (1.0, 1.0), "good": (3.0, 1.5)}
+    drafters = {name: NoDrafter() for name in speeds}
+    first = AutoDrafter(drafters, SpeedSelector(list(speeds)), SpeedMemory.for_model(["a"]))
+    simulate(first.selector, speeds, 200)
+    first.finish([], [])
+    later, other = (AutoDrafter(drafters, SpeedSelector(list(speeds)), SpeedMemory.for_model([key])) for key in "ab")
+    assert later.selector.choose("here") == "good" and other.selector.choose("here") == "ar"
+    file = SpeedMemory.for_model(["a"]).file
+    assert [path for path in file.parent.iterdir()] == [file], "a temporary file is left"
+    file.write_text("{")
+    assert SpeedMemory.for_model(["a"]).load() == {}
+    monkeypatch.setenv("POLYDRAFT_CACHE", "off")
+    SpeedMemory.for_model(["a"]).save({"here": {}})
+    assert file.read_text() == "{"
 
 
 def test_selector_starts_only_drafters_worth_trying():

@@ -73,7 +73,7 @@ def test_suffix_merges_equal_beginnings_of_continuations():
     assert len(paths) == int(draft.valid.sum()), "a node is drafted twice"
 
 
-def test_suffix_never_drafts_forbidden_tokens_or_past_text_ends():
+def test_suffix_drafts_no_forbidden_tokens_nor_text_ends():
     allowed = EVERYTHING.clone()
     allowed[3] = False
     source = SuffixSource(allowed, reach=4, branches=2)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polydraft.apps.data.samples import Samples
-from polydraft.apps.train import drafter
+from polydraft.apps.train import answers, drafter
 from polydraft.core.distillation.distill import generate_outputs
 from polydraft.core.distillation.examples import run_target
 from polydraft.core.drafters.heads.medusa import MedusaHeads
@@ -43,7 +43,7 @@ def test_teacher_forced_features_match_generation_features(family: str, loaded: 
     texts = ["7", "3", "88"] if family == "llamagen_c2i" else CAPTIONS
     asked = pipe.build_prompts(texts, sampling=pipe.sampling_params(temperature=0.0, guidance_scale=1.0))
     method, target = pipe.method(parse("ar")), pipe.target()
-    drawn = Samples(target, tmp_path, forced=drafter.forced(pipe.token_mask))
+    drawn = Samples(target, tmp_path, forced=answers.forced(pipe.token_mask))
     drawn.draw(method, lambda index: asked if index == 0 else [], "taught", 0)
     examples = drawn.examples(range(3))
     features, embeddings = run_target(target, examples)

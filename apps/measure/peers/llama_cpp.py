@@ -1,0 +1,59 @@
+"""llama.cpp on a GGUF file, as a contender, through the package xllamacpp.
+
+peer = LlamaCpp(Path("SmolLM2-135M-Instruct.Q4_1.gguf"), positions=2048)
+run = peer.decode(prompts)
+
+It reads our token ids, one prompt at a time. Its clock starts when the first token is there, which is not counted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from polydraft.apps.measure.peers.generate import TICK
+from polydraft.apps.measure.timing import Run
+from polydraft.core.target.causal import PromptInputs
+
+PACKAGE, NAME = "xllamacpp", "llama.cpp"
+SEEDS = 2**32  # how many there are
+
+
+class LlamaCpp:
+    """Model of a GGUF file in llama.cpp, on CPUs with as many threads as torch has.
+
+    Args:
+        file (Path): the GGUF file.
+        positions (int): most tokens of a prompt and its answer.
+    """
+
+    def __init__(self, file: Path, positions: int) -> None:
+        from xllamacpp import CommonParams, Server
+
+        params = CommonParams()
+        params.model.path, params.n_ctx, params.verbosity = str(file), positions, -1
+        params.n_gpu_layers = 0
+        for threads in (params.cpuparams, params.cpuparams_batch):
+            threads.n_threads = torch.get_num_threads()
+            threads.poll = 0  # waiting threads sleep, or they would slow whoever decodes next
+        self.server = Server(params)
+
+    def decode(self, prompts: list[PromptInputs]) -> Run:
+        """Decode all prompts, one after the other."""
+        seconds, tokens = 0.0, 0
+        for prompt in prompts:
+            timings = self.server.handle_completions(request_of(prompt))["timings"]
+            seconds += max(timings["predicted_ms"] / 1000, TICK)
+            tokens += timings["predicted_n"] - 1
+        return Run(seconds, tokens)
+
+
+def request_of(prompt: PromptInputs) -> dict[str, object]:
+    """Return the request for a completion: the ids of the prompt, its sampling, and nothing kept from earlier ones."""
+    sampling = prompt.sampling_params
+    return {
+        "prompt": list(prompt.branch_token_ids[0]), "max_tokens": prompt.max_new_tokens, "cache_prompt": False,
+        "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p,
+        "seed": prompt.seed % SEEDS,
+    }  # fmt: skip
