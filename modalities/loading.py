@@ -41,7 +41,7 @@ LOADING_LOCK = RLock()  # transformers sets the default dtype of the process whi
 def load(
     name: str | Path = "tiny-image", *, codec: str | Path | None = None, drafter: Drafters | None = None,
     method: str | None = None, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto",
-    device_map: DeviceMap | None = None, modality: str | None = None,
+    device_map: DeviceMap | None = None, modality: str | None = None, reference: str | Path | None = None,
 ) -> Any:  # fmt: skip
     """Load a model and return the pipeline of its modality, which keeps the weights in memory.
 
@@ -57,6 +57,7 @@ def load(
         dtype (str | torch.dtype): "auto" is the fastest one here.
         device_map (DeviceMap | None): how transformers spreads the target over devices; `device` is the first.
         modality (str | None): refuse models of other modalities.
+        reference (str | Path | None): text file that answers may quote, for methods that look up matches.
 
     Returns:
         ImagePipeline | SpeechPipeline | VLMPipeline | TextPipeline: the pipeline.
@@ -65,7 +66,7 @@ def load(
         UnknownModel: there is no such model.
         UnknownMethod: there is no such method.
         UnsupportedMethod: the model cannot be decoded by the method, or a drafter is for another target.
-        InvalidArgument: two drafters are of one kind.
+        InvalidArgument: two drafters are of one kind, or the reference cannot be used.
         DeviceUnavailable: the device or the dtype does not exist here.
         MissingPackage: the model needs a package that is not installed.
         WeightsError: a file of the folder is missing or malformed.
@@ -83,7 +84,7 @@ def load(
         pipe.check_settings()
         for kind in card.added_drafters:  # a drafter that cannot be loaded is refused now, not by the first request
             pipe.load_drafter(kind)
-        return pipe
+        return pipe if reference is None else pipe.with_reference(reference)
 
 
 def cached_pipeline(

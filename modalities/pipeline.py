@@ -138,6 +138,7 @@ class Pipeline(ABC):
     exact_only_mask: Tensor | None = None  # [V] bool; ids that lossy verification must match exactly
     image_placeholder_mask: Tensor | None = None  # [V] bool; prompt ids of images, which only the target sees
     tokenizer: Any = None  # the target's, where draft models may have others
+    reference_tokens: Tensor | None = None  # [F] ids of a text that answers may quote
 
     @property
     def registry(self) -> Registry:
@@ -272,6 +273,7 @@ class Pipeline(ABC):
             self.card.name, target, self.allowed_token_mask, self.row_length, self.codebook,
             self.exact_only_mask, loaders, self.tuned_params, self.image_placeholder_mask,
             self.preview_index, self.num_preview_tokens, self.default_method.drafter.name, self.memory_key,
+            self.reference_tokens,
         )  # fmt: skip
 
     @property
@@ -354,6 +356,17 @@ class Pipeline(ABC):
         other.card = with_drafters(self.card, [str(drafter)])
         other._drafters, other._methods, other._sizes = {}, {}, {}
         return other
+
+    def with_reference(self, reference: str | Path) -> Self:
+        """Return a pipeline of the same target weights whose drafts also look matches up in a text.
+
+        Args:
+            reference (str | Path): a text file.
+
+        Raises:
+            InvalidArgument: the model generates no text, or the file cannot be read.
+        """
+        raise InvalidArgument(f"{self.card.name} generates no text, so it quotes no reference; leave it out.")
 
     def tuned_params(self, method: str) -> dict[str, Any]:
         """Return a method's parameters that are tuned to the model, and its draft size tuned to this machine."""

@@ -60,6 +60,9 @@ def chat(
     turns: Annotated[bool, typer.Option("--turns", help="Keep asking; all arguments are pictures.")] = False,
     model: AnyModel = "tiny-vlm",
     drafter: Drafters = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="A text that answers may quote, to look drafts up in.", dir_okay=False)
+    ] = None,
     method: Annotated[
         str | None, typer.Option(help="As in `polydraft methods`, e.g. 'eagle2'.", autocompletion=method_names)
     ] = None,
@@ -112,6 +115,7 @@ def chat(
     if question is None and not turns:
         question = typer.prompt("Question", err=True)
     pipe = request.loaded(model, "vlm", **loading)
+    pipe = pipe if reference is None else pipe.with_reference(reference)
     options: dict[str, Any] = {
         "seed": seed, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens, "max_pixels": max_pixels,
         "stop": stop or (),

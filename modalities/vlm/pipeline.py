@@ -11,9 +11,10 @@ The same seed gives the same answer with every identical method, streamed or who
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -38,6 +39,7 @@ from polydraft.modalities.vlm.detection import FAMILY_MARKERS, NO_SINGLE_PATCH
 from polydraft.modalities.vlm.domain import domain_notes
 from polydraft.modalities.vlm.encoding import ConversationEncoder
 from polydraft.modalities.vlm.processor import PROCESSOR_FILES, load_processor
+from polydraft.modalities.vlm.reference import read_reference, tokenize_reference
 from polydraft.modalities.vlm.request import ChatGenerationRequest, ChatStep, ChatStream, OnStep
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.target import VisionTarget, build_vision_target, image_token_ids
@@ -149,6 +151,20 @@ class ChatPipeline(Pipeline):
         self.check_tokenizer()
         if not self.is_tested_architecture:
             self.target()
+
+    def with_reference(self, reference: str | Path) -> Self:
+        """Return a pipeline of the same target weights whose drafts also look matches up in a text.
+
+        Args:
+            reference (str | Path): a text file.
+
+        Raises:
+            InvalidArgument: the file cannot be read, or is too long.
+        """
+        other = copy(self)
+        other.reference_tokens = tokenize_reference(self.tokenizer, read_reference(Path(reference)))
+        other._methods = {}
+        return other
 
     def resolve_eos_token_ids(self, configured: Any) -> frozenset[int]:
         """Return the ids that end an answer.

@@ -1,0 +1,47 @@
+"""Reference texts: what answers may quote, for the drafter that looks up matches (`core.drafters.history.suffix`).
+
+tokens = tokenize_reference(tokenizer, read_reference(Path("handbook.txt")))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydraft.core.errors import InvalidArgument
+
+MAX_TOKENS = 1 << 17  # all of them are compared with the last token in every pass
+MAX_BYTES = 16 * MAX_TOKENS
+
+
+def read_reference(file: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InvalidArgument: it cannot be read as UTF-8 text, or is too long.
+    """
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise InvalidArgument(f"reference {file} is larger than {MAX_BYTES} bytes; give the part that matters.")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidArgument(f"reference {file} cannot be read ({reason}); give a text file.") from error
+    if not text.strip():
+        raise InvalidArgument(f"reference {file} is empty; give a text that answers may quote.")
+    return text
+
+
+def tokenize_reference(tokenizer: Any, text: str) -> Tensor:
+    """Return the ids of a reference text, `[F]`.
+
+    Raises:
+        InvalidArgument: it has more than MAX_TOKENS.
+    """
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if len(ids) > MAX_TOKENS:
+        raise InvalidArgument(f"the reference has {len(ids)} tokens; at most {MAX_TOKENS} can be looked up.")
+    return torch.tensor(ids, dtype=torch.long)
