@@ -256,7 +256,8 @@ def decode_step(method: Method, batch: Batch) -> StepResult:
         # those were measured by the number of draft nodes after one root, which is scored too
         method.pass_times.observe(nodes=readback.num_scored - 1, seconds=score_seconds)
     if method.node_budget is not None:
-        method.node_budget.observe(readback.num_scored, pass_seconds(batch) - seconds_before)
+        num_accepted = sum(result.num_accepted)
+        method.node_budget.observe(readback.num_scored, pass_seconds(batch) - seconds_before, num_accepted)
     batch.timer.end_phase("rest")
     seconds = batch.timer.decode_seconds - decode_seconds_before
     all_greedy = not any(batch.noise.temperatures)
@@ -274,6 +275,11 @@ def graph_runner(method: Method, batch: Batch, drafter_name: str) -> CudaGraphRu
         runner = CudaGraphRunner(graph_recorder(method.target), method.captured_graphs)
     batch.graph_runners[drafter_name] = runner  # the one used last comes last
     return runner
+
+
+def drafter_key(method: Method, batch: Batch) -> str:
+    """Return the name of the drafter of a pass: the method's, or that of the candidate whose turn it is."""
+    return method.drafter.active_name(batch.drafter_state) or method.name
 
 
 def pass_seconds(batch: Batch) -> float:
@@ -312,7 +318,7 @@ def decode_step_on_device(method: Method, batch: Batch, end_phase: EndPhase) -> 
     # draft: x_1 … x_N ~ q, a tree of tokens after the last committed token of every batch row
     draft = method.drafter.draft(state, batch.drafter_state, sampler, noise)
     if method.node_budget is not None:
-        draft = method.node_budget.prune(draft)
+        draft = method.node_budget.prune(draft, drafter_key(method, batch))
     if sampler.max_forced_run:  # tokens that are the only choice of the grammar need no drafter
         draft = fill_forced_tokens(draft, sampler, partial(generation_context, method, state))
     end_phase("draft")

@@ -128,7 +128,7 @@ class Draft:
         return replace(self, valid=self.valid & (log_q > -torch.inf))  # False for NaN, too
 
     def prepend_chain(self, chain: Tensor, chain_lens: Tensor, max_nodes: int) -> Draft:
-        """Return drafts that put a chain of tokens between the root and the tree of every batch row.
+        """Return drafts that put a chain of accepted tokens between the root and the tree of every batch row.
 
         Every batch row has `max_nodes` nodes in the result: its chain, then as many nodes of its tree as still fit, so
         that its draft does not depend on the chains of other batch rows.
@@ -148,10 +148,14 @@ class Draft:
         # Children of the old root (parent -1) become children of the chain's last node, chain_lens - 1.
         parents = torch.where(in_chain, index - 1, self.parents.gather(1, source) + chain_lens[:, None])
         valid = in_chain | (self.valid.gather(1, source) & (tree_node < self.size))
+        path_probs = self.path_probs
+        if path_probs is not None:  # the tokens of the chain are sure to be accepted
+            path_probs = torch.where(in_chain, 1.0, path_probs.gather(1, source) * valid)
         max_depth = min(max_nodes, self.max_depth + chain.shape[1])
         return replace(
-            self, tokens=tokens, parents=parents, valid=valid, max_depth=max_depth, template=None, path_probs=None
-        )
+            self, tokens=tokens, parents=parents, valid=valid, max_depth=max_depth, template=None,
+            path_probs=path_probs,
+        )  # fmt: skip
 
     @property
     def size(self) -> int:

@@ -55,8 +55,10 @@ def passes_of_fixed_cost() -> Iterator[None]:
     def time_passes(target: Any, prompts: Any, nodes: Sequence[int], clock: Any) -> Timing:
         return Timing({count: fixed_seconds(count) for count in nodes}, is_stable=True)
 
-    def observe(budget: NodeBudget, positions: int, seconds: float) -> None:
-        budget.latency.observe(positions, fixed_seconds(positions))
+    observe = NodeBudget.observe
+
+    def observe_fixed(budget: NodeBudget, positions: int, seconds: float, num_accepted: int = 0) -> None:
+        observe(budget, positions, fixed_seconds(positions), num_accepted)
 
     record = AutoDrafter.record
 
@@ -65,6 +67,6 @@ def passes_of_fixed_cost() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "time_passes", time_passes)
-        patch.setattr(NodeBudget, "observe", observe)
+        patch.setattr(NodeBudget, "observe", observe_fixed)
         patch.setattr(AutoDrafter, "record", record_fixed)
         yield

@@ -22,6 +22,7 @@ from polydraft.core.draft import Draft
 PRIOR_POSITIONS, PRIOR_SLOPE = 16.0, 0.4  # before anything is known, 16 more positions take 40 % longer
 PRIOR_WEIGHT = 0.25  # passes that the prior counts for
 FORGETTING = 0.98  # weight of a pass after one more
+MIN_CORRECTION, MAX_CORRECTION = 0.02, 4.0  # of estimated acceptance by what was observed
 MAX_CHANGE = 3.0  # a pass this many times slower than expected was disturbed, and counts as no more than this
 
 
@@ -69,49 +70,90 @@ class PassLatency:
 
 
 @dataclass
+class AcceptanceCorrection:
+    """Ratio of accepted nodes to those that a drafter expected to be accepted."""
+
+    expected: float = 2.0  # decayed sums; at first as if a few nodes had been accepted as expected
+    accepted: float = 2.0
+
+    @property
+    def factor(self) -> float:
+        """Return the factor by which estimates are corrected."""
+        return min(max(self.accepted / self.expected, MIN_CORRECTION), MAX_CORRECTION)
+
+    def observe(self, expected: float, accepted: float) -> None:
+        """Add a pass, given how many nodes were expected to be accepted, and how many were."""
+        self.expected = FORGETTING * self.expected + expected
+        self.accepted = FORGETTING * self.accepted + accepted
+
+
+@dataclass
 class NodeBudget:
     """Rule that decides how many draft nodes every sequence of a batch gets."""
 
     latency: PassLatency = field(default_factory=PassLatency)
+    acceptance: dict[str, AcceptanceCorrection] = field(default_factory=dict)  # by drafter
+    last: tuple[str, float] = ("", 0.0)  # drafter of the last draft, and how many nodes it expected to be accepted
 
-    def observe(self, positions: int, seconds: float) -> None:
-        """Learn from a step that scored `positions` positions, roots included, and took `seconds` in all."""
+    def observe(self, positions: int, seconds: float, num_accepted: int = 0) -> None:
+        """Learn from a step.
+
+        Args:
+            positions (int): Positions that it scored, roots included.
+            seconds (float): Time of scoring and verifying them.
+            num_accepted (int): Draft nodes that were accepted, over all sequences.
+        """
         self.latency.observe(positions, seconds)
+        drafter, expected = self.last
+        if expected:
+            self.acceptance[drafter].observe(expected, num_accepted)
+        self.last = "", 0.0
 
-    def prune(self, draft: Draft) -> Draft:
+    def prune(self, draft: Draft, drafter: str = "") -> Draft:
         """Return `draft` with the nodes that pay; all of them where nothing can be said.
 
         All sequences keep the same number of nodes, since they share rectangular tensors. Accelerators score a few more
         positions in the same time, and tensor shapes must not depend on values there, so nothing is dropped.
+
+        Args:
+            draft (Draft): A draft of any drafter.
+            drafter (str): Name of the drafter, since each is wrong about its acceptance in its own way.
         """
         path_probs = draft.path_probs
         if not draft.size or draft.tokens.device.type != "cpu":
             return draft
         if path_probs is None:  # all nodes may be worth their time, unless no sequence has them
             return draft.truncate_chain(int(draft.valid.sum(1).max())) if draft.is_chain else draft
-        num_nodes = self.best_num_nodes(path_probs)
+        correction = self.acceptance.setdefault(drafter, AcceptanceCorrection())
+        # Parents have no smaller probability than their children; of equal ones the earlier, so the parent, is taken.
+        ranked, order = path_probs.sort(dim=1, descending=True, stable=True)
+        gains = ranked.sum(0)  # [N] accepted nodes that the i-th best of every sequence adds
+        num_nodes = self.best_num_nodes(gains * correction.factor, len(draft.tokens))
+        # a node at least, where the drafter hopes for any, or nothing would be learned of its acceptance
+        num_nodes = max(num_nodes, min(1, int((gains > 0).sum())))
+        kept = ranked[:, :num_nodes]
+        # Nodes that were accepted before, and lead the draft because they are not committed yet, are sure. They are not
+        # expected again, since their acceptance is counted only when they are committed.
+        self.last = drafter, float((kept * (kept < 1)).sum())
         if num_nodes == draft.size:
             return draft
         if draft.is_chain:
             return draft.truncate_chain(num_nodes)
         if num_nodes == 0:
             return Draft.empty(draft.tokens).with_passes(draft.drafter_passes)
-        # Parents have no smaller probability than their children; of equal ones the earlier, so the parent, is taken.
-        order = path_probs.sort(dim=1, descending=True, stable=True).indices
         return draft.select_nodes(order[:, :num_nodes].sort(1).values)
 
-    def best_num_nodes(self, path_probs: Tensor) -> int:
+    def best_num_nodes(self, gains: Tensor, num_rows: int) -> int:
         """Return the number of nodes per sequence with the most expected tokens per second.
 
         Args:
-            path_probs (Tensor): `[B, N]` estimated probability of every node to be committed.
+            gains (Tensor): `[N]` expected tokens that the i-th node of all sequences together adds, descending.
+            num_rows (int): Sequences.
         """
-        num_rows, num_nodes = path_probs.shape
-        ranked = path_probs.sort(1, descending=True).values.sum(0)  # [N], tokens gained by the i-th best of every row
-        num_useful = int((ranked > 0).sum())
+        num_useful = int((gains > 0).sum())
         if not self.latency.is_known or not num_useful:
             return num_useful
         offset, slope = self.latency.line()
-        gains = torch.cat([ranked.new_full((1,), num_rows), ranked[:num_useful]]).cumsum(0)  # for 0 … N nodes
+        tokens = torch.cat([gains.new_full((1,), num_rows), gains[:num_useful]]).cumsum(0)  # for 0 … N nodes
         positions = num_rows * torch.arange(1, num_useful + 2)
-        return int((gains / (offset + slope * positions)).argmax())
+        return int((tokens / (offset + slope * positions)).argmax())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -119,7 +119,11 @@ class HistoryDrafter(Drafter):
         longest = max_without_sync(num_pending, self.max_nodes)
         if not longest:
             return draft
-        return prepend_accepted(draft, drafter_state.pending[:, :longest], num_pending, self.max_nodes)
+        pending = drafter_state.pending[:, :longest]
+        if draft.size:
+            return draft.prepend_chain(pending, num_pending, self.max_nodes)
+        valid = cached_arange(longest, pending.device) < num_pending[:, None]
+        return Draft.from_chain(pending, valid, path_probs=valid.float())
 
     def history(self, state: BatchState, drafter_state: PendingState) -> TokenHistory:
         """Return the committed tokens followed by the pending ones."""
@@ -184,25 +188,6 @@ def select_likeliest(draft: Draft, num_nodes: int) -> Draft:
     # stable: of equal probabilities the earlier, so the parent, comes first
     order = estimated_probs(draft).sort(dim=1, descending=True, stable=True).indices
     return draft.select_nodes(order[:, :num_nodes].sort(1).values)
-
-
-def prepend_accepted(draft: Draft, chain: Tensor, chain_lens: Tensor, max_nodes: int) -> Draft:
-    """Return `draft` below a chain of tokens that are known to be accepted.
-
-    Args:
-        draft (Draft): Tree below the last token of the chain.
-        chain (Tensor): `[B, M]` tokens.
-        chain_lens (Tensor): `[B]` how many of them each sequence has.
-        max_nodes (int): Nodes of the result.
-    """
-    path_probs = estimated_probs(draft)
-    if not draft.size:
-        valid = cached_arange(chain.shape[1], chain.device) < chain_lens[:, None]
-        return Draft.from_chain(chain, valid, path_probs=valid.to(path_probs.dtype))
-    longer = draft.prepend_chain(chain, chain_lens, max_nodes)
-    source = cached_arange(max_nodes, chain.device) - chain_lens[:, None]
-    inherited = path_probs.gather(1, source.clamp(min=0, max=draft.size - 1)) * longer.valid
-    return replace(longer, path_probs=torch.where(source < 0, 1.0, inherited), is_chain=draft.is_chain)
 
 
 def estimated_probs(draft: Draft) -> Tensor:

@@ -116,7 +116,7 @@ class RecyclingSource(HistorySource):
     ) -> None:  # fmt: skip
         self.table = SuccessorTable(vocab_size, min(num_candidates, vocab_size), allowed.device)
         self.bias = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
-        self.shape = DynamicTree(depth, min(width, num_candidates, vocab_size), stop=0.02, has_calibrated_scores=True)
+        self.shape = DynamicTree(depth, min(width, num_candidates, vocab_size), stop=0.02)
         self.ranking = CandidateRanking(spread)
         # [3] by number of tokens looked up: how often the target's token was among the candidates
         self.tests = torch.full((3,), PRIOR_WEIGHT, device=allowed.device)

@@ -184,9 +184,6 @@ class DynamicTree:
     # probability; 0 never stops.
     stop: float = 0.0
     rule: StopRule = PathProbability()
-    # Estimated acceptance is true on average, so that drafts carry it as `path_probs`. The estimates of networks are
-    # only good to rank nodes: an untuned one may be right always and expect to be wrong.
-    has_calibrated_scores: bool = False
 
     @property
     def max_nodes(self) -> int:
@@ -260,8 +257,6 @@ class DynamicTree:
         if self.width > 1:
             draft_candidates = tree.deepest_path_first(draft_candidates, parents)
         draft = tree.to_draft(draft_candidates, parents)
-        if not self.has_calibrated_scores:
-            return draft
         path_probs = tree.path_scores.exp().gather(1, draft_candidates) * draft.valid
         return replace(draft, path_probs=path_probs)
 

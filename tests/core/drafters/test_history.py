@@ -12,7 +12,6 @@ from polydraft.core.drafters.history.drafter import (
     HistoryDrafter,
     TokenHistory,
     join_trees,
-    prepend_accepted,
     select_likeliest,
 )
 from polydraft.core.drafters.history.recycling import RecyclingSource, SuccessorTable
@@ -139,7 +138,7 @@ def test_joined_trees_keep_likeliest_nodes_and_parents():
     joined = join_trees([chain([0.5, 0.1]), chain([0.9, 0.8, 0.7])])
     kept = select_likeliest(joined, 4)
     assert kept.tokens[0].tolist() == [0, 0, 1, 2] and kept.parents[0].tolist() == [-1, -1, 1, 2]
-    after = prepend_accepted(kept, torch.tensor([[40, 41]]), torch.tensor([2]), 5)
+    after = kept.prepend_chain(torch.tensor([[40, 41]]), torch.tensor([2]), 5)
     assert after.tokens[0].tolist() == [40, 41, 0, 0, 1] and after.parents[0].tolist() == [-1, 0, 1, 1, 3]
     assert after.path_probs[0].tolist() == pytest.approx([1, 1, 0.5, 0.9, 0.8])
 
@@ -152,9 +151,22 @@ def test_budget_keeps_nodes_that_pay():
             budget.latency.observe(positions, 1.0 + 0.2 * positions)
     assert budget.prune(chain([0.99] * 8)).size == 8
     assert budget.prune(chain([0.5, 0.1, 0.01])).size == 1
-    assert budget.prune(chain([0.05, 0.02])).size == 0
+    assert budget.prune(chain([0.05, 0.02])).size == 1, "nothing would be learned without a node"
+    assert budget.prune(chain([0.0, 0.0])).size == 0
     rows = Draft.from_chain(torch.zeros(4, 3).long(), path_probs=torch.tensor([[0.9, 0.8, 0.7], *[[0.01] * 3] * 3]))
     assert budget.prune(rows).size < budget.prune(chain([0.9, 0.8, 0.7])).size, "rows share the time of a pass"
+
+
+def test_budget_corrects_acceptance_of_each_drafter():
+    budget = NodeBudget()
+    budget.observe(1, 0.0)
+    modest, boastful = chain([0.3, 0.1, 0.03, 0.01]), chain([0.9, 0.8, 0.7, 0.6])
+    before = budget.prune(modest).size, budget.prune(boastful).size
+    for _ in range(60):
+        for draft, name, is_right in ((modest, "modest", True), (boastful, "boastful", False)):
+            kept = budget.prune(draft, name)
+            budget.observe(1 + kept.size, 0.0, kept.size if is_right else 0)  # tests fix the time of a pass
+    assert budget.prune(modest, "modest").size > before[0] and budget.prune(boastful, "boastful").size < before[1]
 
 
 def test_latency_line_follows_passes_and_ignores_outliers():
