@@ -378,7 +378,8 @@ class Pipeline(ABC):
     def tau_by_draft_size(self, method: str) -> dict[int, float]:
         """Return the model's τ by draft size (window or tree nodes); empty where the method's size is fixed."""
         if method in WINDOWED_METHODS:
-            return {int(window): tau for window, tau in self.card.manifest.get(f"{method}_committed", {}).items()}
+            taus = {int(window): tau for window, tau in self.card.manifest.get(f"{method}_committed", {}).items()}
+            return {0: 1.0} | taus if taus else {}  # without guesses, the target's token is committed
         tuned = self.card.manifest.get("fitted", {}).get(method, {})
         if "shares" not in tuned:
             return {}
@@ -391,7 +392,12 @@ class Pipeline(ABC):
         """Return the draft size N of the most tokens a second: the model's τ(N) over this machine's pass time t(N)."""
         times = self.pass_times()
         if method not in self._sizes or self._sizes[method][0] is not times:
-            self._sizes[method] = times, BatchAwareDraftSize(taus, times.single_sequence_latency, times.batch_latency)
+            # How many guesses hold varies between prompts, and more so in longer windows: of two that are nearly equal
+            # over all prompts, the longer one gains much where guesses are easy and loses little elsewhere.
+            self._sizes[method] = times, BatchAwareDraftSize(
+                taus, times.single_sequence_latency, times.batch_latency, times.sequence_seconds,
+                prefers_larger=method in WINDOWED_METHODS,
+            )  # fmt: skip
         return self._sizes[method][1]
 
     def pass_times(self) -> PassTimes:
@@ -421,9 +427,9 @@ class Pipeline(ABC):
         """Return whether passes are timed with two branches; sample prompts are built for that only once."""
         return uses_cfg(self.sample_prompts()[:1])
 
-    def measure_passes(self, threads: int, nodes: Sequence[int]) -> Timing:
-        """Measure t(N) with a number of threads; 0 leaves the number to torch."""
-        prompts = self.sample_prompts()[:1]
+    def measure_passes(self, threads: int, nodes: Sequence[int], num_sequences: int = 1) -> Timing:
+        """Measure t(N) of some sequences with a number of threads; 0 leaves the number to torch."""
+        prompts = self.sample_prompts()[:1] * num_sequences
         # Other processes do not change the CPU time of a single thread.
         clock = time.thread_time if threads == 1 else time.perf_counter
         with limit_threads(threads) if threads else nullcontext():

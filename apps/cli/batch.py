@@ -4,6 +4,7 @@ polydraft batch run jobs.jsonl --out results
 polydraft batch run jobs.jsonl --drafter tiny-vlm=runs/hydra --out results
 polydraft batch vlm --tasks chartqa:200,ocrbench --model tiny-vlm --methods ar,eagle2 --out runs/vlm
 polydraft batch vlm --tasks chartqa --out runs/vlm --ray --workers 4 --worker-gpus 1
+polydraft batch vlm --models tiny-vlm --methods ar,spd,eagle2,auto --temperatures 0,1 --mode latency --out runs/table
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from polydraft.apps.terminal.application import Application
-from polydraft.apps.terminal.options import Device, Drafters, DraftersOfModels, Dtype, Results
+from polydraft.apps.terminal.options import Device, DraftersOfModels, Dtype, Results
 
 app = Application(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
 
@@ -80,14 +81,24 @@ def run_file(
 
 @app.command("vlm")
 def vlm(
-    tasks: Annotated[str, typer.Option(help="Question sets, as in chartqa:200,ocrbench (200 and all questions).")],
     out: Out,
+    tasks: Annotated[
+        str, typer.Option(help="Question sets, as in chartqa:200,ocrbench (200 and all questions).")
+    ] = "emoji-qa:20",
     model: Annotated[str, typer.Option(help="Embedded model, a model folder or a hub repository.")] = "tiny-vlm",
-    drafter: Drafters = None,
+    models: Annotated[
+        str | None,
+        typer.Option(help="Several, separated by commas: a table a temperature, S over transformers' generate too."),
+    ] = None,
+    drafter: DraftersOfModels = None,
     methods: Annotated[str, typer.Option(help="Names separated by commas; plain decoding is always there.")] = "ar",
     mode: Annotated[
-        str, typer.Option(help="accuracy: the sets' own prompts and scores; latency: free answers, timed.")
-    ] = "accuracy",
+        str | None,
+        typer.Option(
+            help="accuracy: the sets' own prompts and scores; latency: free answers, timed. Default: accuracy, or "
+            "latency with --models or --temperatures."
+        ),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the sets' files, as huggingface-cli leaves them. Default: the hub.")
     ] = None,
@@ -95,6 +106,9 @@ def vlm(
     seed: Annotated[int, typer.Option(min=0, help="Question i of a set is answered with seed + i.")] = 0,
     shard: Annotated[str | None, typer.Option(help="A part of the work, as in 2/4, the second of four.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy, as the sets' scores want it.")] = 0.0,
+    temperatures: Annotated[
+        str | None, typer.Option(help="Several, as in 0,1: a table each, S over transformers' generate too.")
+    ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: the set's own, or 256 if free.")] = None,
     min_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Shorter answers are not timed. Default: 1, or 32 if free.")
@@ -108,17 +122,31 @@ def vlm(
     worker_gpus: Gpus = 0.0,
     as_json: Results = False,
 ) -> None:
-    """Score and time methods of a vision-language model on question sets. Run it on an otherwise idle machine."""
-    from polydraft.apps.bench.vlm.sets import run
+    """Score and time methods of vision-language models on question sets. Run it on an otherwise idle machine."""
+    from polydraft.apps.bench.vlm import sets, survey
+    from polydraft.apps.terminal.drafters import assign_drafters
+    from polydraft.core.errors import InvalidArgument
 
+    common: dict[str, Any] = {
+        "tasks": tasks, "methods": methods, "out": out, "data_folder": data, "limit": limit, "seed": seed,
+        "shard": shard, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens, "device": device,
+        "dtype": dtype, "json": as_json,
+    }  # fmt: skip
+    if models is not None or temperatures is not None:
+        if ray:
+            raise InvalidArgument("--ray is for one model at one temperature; leave it out, or use --shard.")
+        survey.run(
+            models=models or model, temperatures=temperatures or f"{temperature:g}", drafter=drafter or (),
+            mode=mode or "latency", **common,
+        )  # fmt: skip
+        return
     crew, elsewhere = on_ray(ray, ray_address, workers, worker_cpus, worker_gpus), None
     if crew is not None:
         from polydraft.apps.ray.batch import BatchArguments
 
         folder = None if data is None else data.absolute()
         elsewhere = crew.answers(BatchArguments(tasks, folder, limit, device, dtype))
-    run(
-        tasks=tasks, model=model, methods=methods, out=out, mode=mode, data_folder=data, limit=limit, seed=seed,
-        shard=shard, temperature=temperature, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
-        device=device, dtype=dtype, json=as_json, drafter=drafter or (), elsewhere=elsewhere,
+    sets.run(
+        model=model, temperature=temperature, mode=mode or "accuracy", elsewhere=elsewhere,
+        drafter=assign_drafters(drafter or (), [model]).get(model, ()), **common,
     )  # fmt: skip

@@ -48,6 +48,28 @@ def tell(
         save(output, name, value, text + "\n", picture())
 
 
+def tell_titled(
+    name: str, value: dict[str, Any], sheets: Mapping[str, Sheet], notes: Sequence[str],
+    picture: Callable[[], Image.Image], output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Report `value` to machines, or tables by title and notes to people; given a folder, write files called `name`."""
+    if json:
+        print_json(value)
+    else:
+        for title, (headers, rows) in sheets.items():
+            note(f"\n{title}")
+            print_table(headers, rows)
+        for line in notes:
+            note(line)
+    if output is not None:
+        save(output, name, value, "\n".join([*map(titled_sheet, sheets, sheets.values()), *notes, ""]), picture())
+
+
+def titled_sheet(title: str, sheet: Sheet) -> str:
+    """Return a markdown table under its title in bold."""
+    return f"**{title}**\n\n{table.sheet_of(*sheet)}\n"
+
+
 def tell_blocks(
     name: str, value: dict[str, Any], blocks: list[table.ResultBlock], notes: list[str], output: Path | None,
     json: bool, beside: Mapping[str, Sheet] | None = None,
@@ -69,7 +91,7 @@ def tell_blocks(
         for line in notes:
             note(line)
     if output is not None:
-        titled = [f"**{title}**\n\n{table.sheet_of(headers, rows)}\n" for title, (headers, rows) in others.items()]
+        titled = map(titled_sheet, others, others.values())
         save(output, name, value, "\n".join([table.markdown(blocks), *titled, *notes, ""]), plots.bars(blocks))
     check_promises(
         (name for block in blocks for name in block.broken), (name for block in blocks for name in block.faulty)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -33,6 +33,16 @@ class Run:
     def pace(self) -> float:
         """Return seconds per token."""
         return self.seconds / max(1, self.tokens)
+
+    @staticmethod
+    def sum(runs: Sequence[Run]) -> Run:
+        """Return the run that consists of several, one after the other."""
+        stats = [run.stats for run in runs if run.stats is not None]
+        return Run(
+            sum(run.seconds for run in runs), sum(run.tokens for run in runs),
+            [output for run in runs for output in run.outputs], DecodeStats.sum_runs(stats) if stats else None,
+            sum(run.passes for run in runs),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

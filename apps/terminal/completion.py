@@ -13,14 +13,17 @@ from typing import Any
 import typer
 
 # The tables of methods import torch, for which nobody waits behind a TAB; a test holds this list and them together.
-METHODS = (
-    "auto", "ar", "draft", "pld", "suffix", "recycling", "history", "preview", "jacobi", "local", "sjd", "sjd-maximal",
-    "pjd", "eagle", "eagle2", "eagle2-published", "medusa", "vadusa", "hydra", "above", "speechspec", "early-exit",
-    "kangaroo",
-    "target-only", "sps", "recursive", "block", "lantern", "lantern++", "gsd", "pcg", "typical", "top-k",
-    "tolerance", "lantern-ratio", "lantern++-ratio", "gsd-ratio", "typical-ratio", "top-k-ratio", "lenience",
-    "ensemble", "ssd", "cool-sd", "pcg-ratio", "coupled", "cspd",
+DRAFTERS = (
+    "auto", "ar", "draft", "pld", "suffix", "recycling", "history", "preview", "jacobi", "lookahead", "local", "sjd",
+    "sjd-maximal", "pjd", "eagle", "eagle2", "eagle2-published", "medusa", "vadusa", "hydra", "above", "speechspec",
+    "early-exit", "kangaroo",
 )  # fmt: skip
+RULES = (
+    "target-only", "sps", "recursive", "block", "lantern", "lantern++", "gsd", "pcg", "typical", "top-k", "tolerance",
+    "lantern-ratio", "lantern++-ratio", "gsd-ratio", "typical-ratio", "top-k-ratio", "lenience", "ensemble", "ssd",
+    "cool-sd", "pcg-ratio", "coupled", "cspd",
+)  # fmt: skip
+METHODS = (*DRAFTERS, *RULES)
 MODALITIES = {"image": "image", "speech": "speech", "chat": "vlm", "vlm": "vlm"}  # by a command's name
 
 Completer = Callable[..., list[str]]
@@ -45,7 +48,7 @@ def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
 def method_names(incomplete: str) -> list[str]:
     """Return methods that can be used alone; behind a +, those that may judge."""
     drafter, plus, rule = incomplete.rpartition("+")
-    return [f"{drafter}{plus}{name}" for name in starting(METHODS, rule)]
+    return [f"{drafter}{plus}{name}" for name in starting(RULES if plus else METHODS, rule)]
 
 
 def voice_names(ctx: typer.Context, incomplete: str) -> list[str]:

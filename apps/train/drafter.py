@@ -10,7 +10,6 @@ Memory holds the target, the student with its gradients and moments, and the row
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,36 +21,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydraft.apps.data.built_in_prompts import TrainingPrompts, prompt_kind
-from polydraft.apps.data.prompts import build_training_prompts, built_in_asks
-from polydraft.apps.data.samples import TOGETHER, Samples
-from polydraft.apps.data.user_prompts import asks
+from polydraft.apps.data.samples import Samples
 from polydraft.apps.terminal.terminal import note
 from polydraft.apps.terminal.usage import example
 from polydraft.apps.train import card
-from polydraft.apps.train.evaluation import evaluate_drafter
-from polydraft.apps.train.kinds import DrafterRecipe, checked
+from polydraft.apps.train.answers import TargetAnswers, keep, open_answers
+from polydraft.apps.train.evaluation import evaluate_drafter, fit_drafts
+from polydraft.apps.train.kinds import KINDS, DrafterRecipe, checked
 from polydraft.core.distillation import parallel_heads
 from polydraft.core.distillation.distill import STATE_FILE, distil
 from polydraft.core.distillation.examples import Examples
-from polydraft.core.errors import InvalidArgument, UnsupportedMethod
+from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.folders.weight_files import read_tensors
-from polydraft.core.methods.registry import parse
-from polydraft.core.target.causal import CausalTarget, PromptInputs
-from polydraft.modalities import loading, model_card
-from polydraft.modalities.image.target import EMBEDDINGS
-from polydraft.modalities.output import write_text
+from polydraft.core.target.causal import CausalTarget
 from polydraft.modalities.pipeline import Pipeline
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
+FIT = 0.2  # of the minutes of the evaluation
 ROWS = 16  # of a step at most
 MAX_PROBABILITIES = 1 << 26  # probabilities of a step at most: their gradients take several times as much
 FEATURES = 1 << 24  # numbers that its hidden states may hold
 JUDGED = 4  # held-out batches of an intermediate evaluation
 CACHE = 20.0  # GB
-RENDERED, BUILT_IN = "what polydraft renders", "everyday sentences that polydraft brings"  # to learn from
-REQUESTS = "common requests that polydraft brings"  # for language models
-ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read hidden states, for any image target
 
 
 def run(
@@ -83,84 +74,98 @@ def run(
         UnsupportedMethod: For an unknown kind.
         DataUnavailable: Where the data is wrong, with the place.
     """
-    recipe, given = checked(kind, settings)
-    found = model_card.load_card(target)
-    if found.is_latent:
-        raise UnsupportedMethod(
-            f"{found.name} generates latents, whose drafters are trained with it; use `polydraft train tiny-latent` "
-            "in a checkout, or a target of ids."
-        )
+    _, given = checked(kind, settings)
     draw = DRAW if draw is None else draw
-    check_drawn(found, kind, size)
-    asked = built_in_asks(found) if data is None else asks(data, prompt_kind(found))
-    rendered_name = REQUESTS if found.is_text_only else RENDERED
-    learned_from = f"`{data}`" if data is not None else rendered_name if asked is None else f"{len(asked)} {BUILT_IN}"
-    folder = samples or out / "samples"
-    about = {"target": target, "seed": seed}
-    about |= {} if asked is None else {"data": data or BUILT_IN, "held_out": held_out}
-    about |= {} if size is None else {"size": size}
-    check_belongs(folder, about)
-    if data is None and "family" in found.manifest:
-        note(f"note: without --data {found.name} learns from {learned_from}; what you ask of it yourself teaches more")
-    pipe = loading.load(target)
-    pipe = pipe if size is None else pipe.with_size(size)
-    model, words = pipe.target(), given.pop("words", None)
+    words = given.pop("words", None)
+    answers = open_answers(target, [kind], samples or out / "samples", seed, data, held_out, size)
+    student = build_student(answers, kind, given)
+    with what_is_left(out, answers.samples.folder):
+        answers.draw(minutes * draw * 60)
+        return train_student(
+            answers, kind, student, out, minutes=minutes * (DISTIL + DRAW - draw), trial_minutes=minutes * TRY,
+            cache=cache, rows=rows, start=start, rendered=rendered, words=words,
+        )  # fmt: skip
+
+
+def build_student(answers: TargetAnswers, kind: str, settings: dict[str, Any]) -> Any:
+    """Build an untrained drafter network for the target of `answers`.
+
+    Args:
+        settings: Options of the network that `kinds.checked` has passed, without `words`.
+
+    Raises:
+        UnsupportedMethod: The kind does not fit what the target generates.
+    """
+    recipe, pipe = KINDS[kind], answers.pipe
     if "row" in recipe.settings:
-        given["row"] = row_of(pipe, kind, recipe.above)
+        settings = settings | {"row": row_of(pipe, kind, recipe.above)}
     if "preview" in recipe.settings:
-        given["preview"] = pipe.num_preview_tokens
-    student = recipe.student(model, **given).to(pipe.device)
-    training_prompts: TrainingPrompts = build_training_prompts(pipe, asked, seed, held_out)
-    drawn = Samples(model, folder, training_prompts.unread, forced=forced(pipe.token_mask))
-    with what_is_left(out, folder):
-        begin(folder, about)
-        plain = pipe.method(parse("ar"), guided=pipe.sampling_params().guidance_scale != 1)
-        apart, seconds = training_prompts.held_out(), minutes * draw * 60
-        check_read(pipe.card.name, apart)
-        drawn.draw(plain, lambda index: apart[index * TOGETHER : (index + 1) * TOGETHER], "held", seconds / 4)
-        kept = len(drawn)
-        drawn.draw(plain, training_prompts.prompts, "taught", seconds)
-        if words is not None:
-            student.restrict_vocab(drawn.most_frequent_ids(words))
-        if start:
-            student.load_state_dict(read_tensors(start / "model.safetensors"))
-        count = rows_of_a_step(drawn, model.vocab_size, getattr(student, "places", 0), rows or ROWS)
-        # Hidden states after a row's prompt differ from those after the blank one, so they cannot be cached.
-        with drawn.remembering(cache * 1e9 if recipe.uses_distributions and not training_prompts.blank else 0):
-            features = "cached on disk" if drawn.seen else "read anew in every step"
+        settings = settings | {"preview": pipe.num_preview_tokens}
+    return recipe.student(answers.model, **settings).to(pipe.device)
 
-            def held_batches(most: int) -> Iterator[Examples]:
-                for first in range(0, min(kept, most * count), count):
-                    yield drawn.examples(range(first, min(first + count, kept))).to(pipe.device)
 
-            @torch.no_grad()
-            def judge() -> float:
-                return statistics.fmean(
-                    recipe.loss(model, student, examples).item() for examples in held_batches(JUDGED)
-                )
+def train_student(
+    answers: TargetAnswers, kind: str, student: Any, out: Path, *, minutes: float, trial_minutes: float,
+    cache: float = CACHE, rows: int | None = None, start: Path | None = None,
+    rendered: Iterator[Examples] | None = None, words: int | None = None,
+) -> card.Report:  # fmt: skip
+    """Distil a student from answers that have been drawn, evaluate it, and write its card.
 
-            objective, budget = partial(recipe.loss, model), minutes * (DISTIL + DRAW - draw)
-            free = training_prompts.rendered(count) if rendered is None else rendered
-            source = batches(
-                drawn, kept, count, seed, training_prompts.blank, free, recipe.uses_distributions, pipe.device
-            )
-            made = distil(
-                objective, student, source, minutes=budget, folder=out, rate=recipe.rate, evaluate=judge,
-            )  # fmt: skip
-            with torch.no_grad():
-                fit = fitted(recipe, model, student, held_batches(kept))
-                loss = judge()
-        keep(out / "curve.json", made["curve"])
-        keep(out / "fitted.json", fit)
-        trial = evaluate_drafter(pipe, out, recipe.method, apart, minutes * TRY * 60)
+    Args:
+        answers: Target, prompts and samples.
+        kind: Kind of drafter, one of `kinds.KINDS`.
+        student: Untrained network of that kind.
+        out: Folder of the drafter.
+        minutes: Time of the distillation, earlier runs that were stopped included.
+        trial_minutes: Time of the evaluation, the fit of its stop rule included.
+        cache: GB of disk for the target's hidden states; where they need more they are recomputed in every step.
+        rows: Most rows of a step, `ROWS` if not given.
+        start: Folder of initial weights.
+        rendered: Endless batches of data the target was trained on, where the training prompts have none.
+        words: How many ids an EAGLE head may draft, the most frequent ones; None is all.
+    """
+    recipe, pipe, model, drawn, kept = KINDS[kind], answers.pipe, answers.model, answers.samples, answers.num_held
+    if words is not None:
+        student.restrict_vocab(drawn.most_frequent_ids(words))
+    if start:
+        student.load_state_dict(read_tensors(start / "model.safetensors"))
+    count = rows_of_a_step(drawn, model.vocab_size, getattr(student, "places", 0), rows or ROWS)
+    # Hidden states after a row's prompt differ from those after the blank one, so they cannot be cached.
+    with drawn.remembering(cache * 1e9 if recipe.uses_distributions and not answers.prompts.blank else 0):
+        features = "cached on disk" if drawn.seen else "read anew in every step"
+
+        def held_batches(most: int) -> Iterator[Examples]:
+            for first in range(0, min(kept, most * count), count):
+                yield drawn.examples(range(first, min(first + count, kept))).to(pipe.device)
+
+        @torch.no_grad()
+        def judge() -> float:
+            return statistics.fmean(recipe.loss(model, student, examples).item() for examples in held_batches(JUDGED))
+
+        free = answers.prompts.rendered(count) if rendered is None else rendered
+        source = batches(
+            drawn, kept, count, answers.seed, answers.prompts.blank, free, recipe.uses_distributions, pipe.device
+        )
+        made = distil(
+            partial(recipe.loss, model), student, source, minutes=minutes, folder=out, rate=recipe.rate,
+            evaluate=judge,
+        )  # fmt: skip
+        with torch.no_grad():
+            fit = fitted(recipe, model, student, held_batches(kept))
+            loss = judge()
+    keep(out / "curve.json", made["curve"])
+    keep(out / "fitted.json", fit)
+    prompts, seconds = answers.prompts.held_out(), trial_minutes * 60
+    keep(out / "fitted.json", fit | fit_drafts(pipe, out, recipe.method, prompts, FIT * seconds))
+    trial = evaluate_drafter(pipe, out, recipe.method, prompts, (1 - FIT) * seconds)
     report = card.Report(
-        target=target, modality=pipe.card.modality, kind=kind, drafter=str(out), data=data,
+        target=answers.name, modality=pipe.card.modality, kind=kind, drafter=str(out), data=answers.data,
         answers=len(drawn) - kept, held_out=kept, tokens=sum(map(len, drawn.outputs[kept:])), steps=made["step"],
         minutes=made["seconds"] / 60, held_out_loss=loss, features=features,
-        peak_bytes=card.peak_memory(pipe.device), trial=trial, source=learned_from,
+        peak_bytes=card.peak_memory(pipe.device), trial=trial, source=answers.source,
         load=example(
-            pipe.card, target, {"size": size, "drafter": str(out), "method": trial.method},
-            training_prompts.example(out),
+            pipe.card, answers.name, {"size": answers.size, "drafter": str(out), "method": trial.method},
+            answers.prompts.example(out),
         ),
     )  # fmt: skip
     card.write(report, out)
@@ -232,56 +237,6 @@ def concatenate_log_probs(distributions: Iterator[tuple[Tensor, ...]]) -> tuple[
     return tuple(torch.cat(side) for side in zip(*parts, strict=True))
 
 
-def check_drawn(found: model_card.ModelCard, kind: str, size: str | None) -> None:
-    """Raise where the requested kind or size does not fit the images of a target."""
-    if size is not None and found.modality != "image":
-        raise InvalidArgument(f"size={size} is not possible; {found.name} generates no images, leave it out.")
-    if found.modality != "image" or "family" not in found.manifest:
-        return
-    if kind not in ON_FEATURES:
-        raise UnsupportedMethod(
-            f"drafters of kind {kind!r} cannot be trained for {found.name}; train one of {', '.join(ON_FEATURES)}, or "
-            "give a smaller model with its codes as --drafter."
-        )
-
-
-def check_read(name: str, prompts: list[PromptInputs]) -> None:
-    """Raise UnsupportedMethod where image prompts are more than ids, which samples do not keep."""
-    if any(EMBEDDINGS in prompt.model_kwargs for prompt in prompts):
-        raise UnsupportedMethod(
-            f"no drafter can be trained for {name}, whose prompts are more than their ids; use jacobi, which needs "
-            "none."
-        )
-
-
-def forced(mask: Tensor) -> Tensor | None:
-    """Return `[V]` bool, ids that states of a grammar `[K, V]` force and no other state allows; None without any."""
-    alone = mask.sum(1) == 1
-    found = mask[alone].any(0) & ~mask[~alone].any(0)
-    return found.cpu() if found.any() else None
-
-
-def check_belongs(folder: Path, about: dict[str, Any]) -> None:
-    """Raise InvalidArgument where samples of something else are kept in `folder`."""
-    file = folder / "about.json"
-    if not file.exists():
-        return
-    other = json.loads(file.read_text())
-    differs = [name for name in dict.fromkeys((*other, *about)) if other.get(name) != about.get(name)]
-    if differs:
-        name = differs[0]
-        raise InvalidArgument(
-            f"{folder} keeps what was drawn with {name} {other.get(name)!r} and this run has {about.get(name)!r}; give "
-            "another --out, or remove that folder."
-        )
-
-
-def begin(folder: Path, about: dict[str, Any]) -> None:
-    """Create `folder` with a description of its samples."""
-    folder.mkdir(parents=True, exist_ok=True)
-    keep(folder / "about.json", about)
-
-
 @contextmanager
 def what_is_left(out: Path, folder: Path) -> Iterator[None]:
     """Report which files remain when a run is interrupted."""
@@ -295,7 +250,3 @@ def what_is_left(out: Path, folder: Path) -> Iterator[None]:
         else:
             note(f"stopped; {out} holds no drafter yet")
         raise
-
-
-def keep(file: Path, value: Any) -> None:
-    write_text(file, json.dumps(value) + "\n")

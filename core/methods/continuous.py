@@ -16,9 +16,9 @@ from polydraft.core.drafters.network.eagle import EagleDrafterNetwork
 from polydraft.core.drafters.network.early_exit import EarlyExitDrafterNetwork, truncate_backbone
 from polydraft.core.drafters.network.state import DrafterNetwork
 from polydraft.core.methods.auto import auto_entry
+from polydraft.core.methods.drafters import window_params
 from polydraft.core.methods.naming import Registry
 from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, ParamValues, VerifierSpec
-from polydraft.core.methods.tuning import BatchAwareDraftSize
 from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
 
 COUPLING = "De Bortoli et al. 2025, arXiv 2501.05370"
@@ -65,16 +65,12 @@ def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:
 def build_jacobi(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the Jacobi drafter: the target's latents of the last pass are the guesses of the next.
 
-    `values["window"]` is the number of guesses per pass: a number, or a size that was tuned by batch size. Of the
-    latter, the size for a single sequence is used for all batches, as for token ids: there shorter windows in larger
-    batches saved less time per pass than the additional passes cost.
+    `values["window"]` is the number of guesses per pass: a number, or a size that was tuned by batch size.
     """
-    window, target = values["window"], require_latent_target(context)
-    size = window.single_sequence_size if isinstance(window, BatchAwareDraftSize) else window
     # samples the positions of the window that no pass has guessed yet
-    filler = PreviousLatentFiller(target.chain.latent_size)
+    filler = PreviousLatentFiller(require_latent_target(context).chain.latent_size)
     # no restarts: a window is never discarded in favour of fresh samples after its first guess was rejected
-    return JacobiDrafter(size, filler, restart=False)
+    return JacobiDrafter(initializer=filler, restart=False, **window_params(values["window"]))
 
 
 def chain_params(depth: int) -> dict[str, Parameter]:

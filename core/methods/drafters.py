@@ -18,6 +18,7 @@ from polydraft.core.drafters.history.drafter import HistoryDrafter, HistorySourc
 from polydraft.core.drafters.history.recycling import RecyclingSource
 from polydraft.core.drafters.history.suffix import SuffixSource
 from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter
+from polydraft.core.drafters.jacobi.lookahead import LookaheadDrafter
 from polydraft.core.drafters.jacobi.parallel_rows import ROW_INITIALISATIONS, ParallelRowsDrafter
 from polydraft.core.drafters.jacobi.sjd import SJDDrafter
 from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, JacobiDrafter, WindowInitializer
@@ -76,6 +77,13 @@ def build_history_drafter(
     return HistoryDrafter([build(context, values) for build in sources], values["nodes"])
 
 
+def build_lookahead(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the Jacobi drafter with branches of recycled distributions beside its window."""
+    jacobi = build_jacobi(context, values | {"restart": "yes"})
+    assert isinstance(jacobi, JacobiDrafter)
+    return LookaheadDrafter(jacobi, [build_recycling_source(context, {"depth": 3})], values["branches"])
+
+
 def build_preview(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the drafter that proposes tokens of the low-resolution preview generated before the image.
 
@@ -102,22 +110,22 @@ def build_jacobi(context: MethodContext, values: ParamValues) -> Drafter:
     `values["restart"]` is "yes" if guesses are to be discarded where the first was rejected and a fresh one would have
     been accepted.
     """
-    window, initializer = single_sequence_window(values["window"]), build_window_initializer(context, values)
-    return JacobiDrafter(window, initializer, values["restart"] == "yes")
+    initializer, restart = build_window_initializer(context, values), values["restart"] == "yes"
+    return JacobiDrafter(initializer=initializer, restart=restart, **window_params(values["window"]))
 
 
-def single_sequence_window(window: int | BatchAwareDraftSize) -> int:
-    """Return a Jacobi window as a number: if it was tuned by batch size, the size for a single sequence.
-
-    Larger batches use it too: as measured, shorter windows save less time there than the additional passes cost.
-    """
-    return window.single_sequence_size if isinstance(window, BatchAwareDraftSize) else window
+def window_params(window: int | BatchAwareDraftSize) -> dict[str, Any]:
+    """Return a Jacobi drafter's `window`, and its `window_for_batch` if the window was tuned by batch size."""
+    if not isinstance(window, BatchAwareDraftSize):
+        return {"window": window}
+    # where even a sequence alone is decoded faster without guesses, there are none in batches either
+    return {"window": max(1, window.single_sequence_size), "window_for_batch": window}
 
 
 def build_local_refinement(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the Jacobi drafter whose guesses a trained network over neighbouring tokens refines between passes."""
-    model, window = context.drafter_loaders["local"](), single_sequence_window(values["window"])
-    return LocalRefinementDrafter(model, context.target, context.allowed_token_mask, **values | {"window": window})
+    model, params = context.drafter_loaders["local"](), values | window_params(values["window"])
+    return LocalRefinementDrafter(model, context.target, context.allowed_token_mask, **params)
 
 
 def build_sjd(context: MethodContext, values: ParamValues, refresh: str) -> Drafter:
@@ -381,6 +389,16 @@ DRAFTERS: dict[str, DrafterSpec] = {
             },
         ),
         DrafterSpec(
+            "lookahead", "Jacobi iteration with shared noise, recycled distributions as branches beside the window",
+            "Fu et al. 2024, arXiv 2402.02057", build_lookahead, lambda values: "adaptive",
+            parameters=WINDOW | {
+                "window": Parameter(8, "guesses a pass", 1, 256),
+                "branches": Parameter(3, "nodes beside the window", 1, 64),
+            },
+            deviation="published: n-grams of the window's trajectory; ours: the target's distributions there, ranked "
+            "by the shared noise",
+        ),
+        DrafterSpec(
             "local", "Jacobi iteration with shared noise, a small network moves its guesses to their new neighbours",
             "after Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", build_local_refinement,
             lambda values: "tape", drafter_kind="local",
@@ -466,7 +484,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
 }  # fmt: skip
 # drafters that `auto` may choose among; for a trained network the one that uses it best
 AUTO_CANDIDATES = (
-    "ar", "history", "recycling", "jacobi", "preview", "local", "above", "hydra", "eagle2", "medusa", "speechspec",
-    "kangaroo", "draft",
+    "ar", "history", "recycling", "jacobi", "lookahead", "preview", "local", "above", "hydra", "eagle2",
+    "medusa", "speechspec", "kangaroo", "draft",
 )  # fmt: skip
 DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in AUTO_CANDIDATES})

@@ -28,6 +28,7 @@ MAX_DISAGREEMENT = 1.25  # repeats agree if the second fastest takes at most thi
 NUM_REPEATS, MAX_REPEATS = 3, 8  # repeats of a measurement, and their limit if they do not agree
 MAX_SLOWDOWN = 3.0  # slowdown of the median repeat at which no further repeat would help
 NUM_CHECKED_PASSES = 32  # recent passes that are compared with the measurement
+NUM_TIMED_SEQUENCES = 8  # sequences of the passes that show what each costs
 CONTRADICTION_FACTOR = 1.6  # a pass this many times slower or faster than measured contradicts the measurement
 
 
@@ -136,7 +137,8 @@ class PassTimes:
     The seconds of later passes (`observe`) show whether the measurement still holds.
 
     Args:
-        measure (Callable[[Sequence[int]], Timing]): Times passes over the given numbers of draft nodes.
+        measure (Callable[[Sequence[int], int], Timing]): Times passes over the given numbers of draft nodes per
+            sequence, for a number of sequences.
         single_sequence_nodes (Sequence[int]): Numbers of nodes in passes of one sequence.
         batch_nodes (Sequence[int]): Total numbers of nodes in passes of many sequences; measured when sequences first
             share a pass.
@@ -144,13 +146,14 @@ class PassTimes:
     """
 
     def __init__(
-        self, measure: Callable[[Sequence[int]], Timing], single_sequence_nodes: Sequence[int],
+        self, measure: Callable[[Sequence[int], int], Timing], single_sequence_nodes: Sequence[int],
         batch_nodes: Sequence[int], patience: int = NUM_CHECKED_PASSES,
     ) -> None:  # fmt: skip
         self._measure, self.patience = measure, patience
         self._single_sequence_nodes, self._batch_nodes = single_sequence_nodes, batch_nodes
         self._timing: Timing | None = None
         self._has_batch_nodes = False  # whether `_timing` includes `batch_nodes`
+        self._sequence_seconds: float | None = None  # see `sequence_seconds`; None: not measured yet
         self._ratios: deque[float] = deque(maxlen=NUM_CHECKED_PASSES)  # measured over expected seconds of recent passes
         self.contradictions = 0  # passes in a row whose recent median contradicts the measurement
 
@@ -172,7 +175,7 @@ class PassTimes:
     def single_sequence_latency(self) -> Mapping[int, float]:
         """Return seconds by number of draft nodes for passes of one sequence, measured at the first call."""
         if self._timing is None:
-            self._timing = self._measure(self._single_sequence_nodes)
+            self._timing = self._measure(self._single_sequence_nodes, 1)
         return self._timing.seconds
 
     def batch_latency(self) -> Mapping[int, float]:
@@ -180,35 +183,59 @@ class PassTimes:
         self.single_sequence_latency()  # measures the sizes of one sequence, if that was not done yet
         assert self._timing is not None
         if not self._has_batch_nodes:
-            self._timing, self._has_batch_nodes = self._timing.merge(self._measure(self._batch_nodes)), True
+            self._timing, self._has_batch_nodes = self._timing.merge(self._measure(self._batch_nodes, 1)), True
         return self._timing.seconds
 
-    def observe(self, nodes: int, seconds: float) -> None:
-        """Compare the `seconds` of a pass over root and `nodes` draft nodes with the measurement, if there is one.
+    def sequence_seconds(self) -> float:
+        """Return what every further sequence of a pass costs beside its positions, measured at the first call.
+
+        Each has keys and values of its own to read, and attention over few positions of each fills cores badly.
+        """
+        if self._sequence_seconds is None:
+            one_sequence = interpolate_latency(self.batch_latency(), NUM_TIMED_SEQUENCES - 1)  # as many positions
+            timing = self._measure((0,), NUM_TIMED_SEQUENCES)
+            assert self._timing is not None
+            self._timing = self._timing.merge(Timing({}, timing.is_stable))
+            self._sequence_seconds = max(0.0, timing.seconds[0] - one_sequence) / (NUM_TIMED_SEQUENCES - 1)
+        return self._sequence_seconds
+
+    def observe(self, nodes: int, seconds: float, num_sequences: int = 1) -> None:
+        """Compare the `seconds` of a pass over one more than `nodes` positions with the measurement, if there is one.
+
+        Passes of several sequences are compared once it is known what these cost.
 
         Single passes vary, so the median over the last NUM_CHECKED_PASSES passes decides. `contradictions` counts the
         passes in a row at which that median was off by more than CONTRADICTION_FACTOR, in either direction.
         """
-        if self._timing is None:  # nothing to compare with
+        if self._timing is None or (num_sequences > 1 and self._sequence_seconds is None):  # nothing to compare with
             return
-        self._ratios.append(seconds / interpolate_latency(self._timing.seconds, nodes))  # actual over expected seconds
+        expected = interpolate_latency(self._timing.seconds, nodes)
+        if self._sequence_seconds is not None:
+            expected += (num_sequences - 1) * self._sequence_seconds
+        self._ratios.append(seconds / expected)
         if len(self._ratios) == NUM_CHECKED_PASSES:
             agrees = 1 / CONTRADICTION_FACTOR < statistics.median(self._ratios) < CONTRADICTION_FACTOR
             self.contradictions = 0 if agrees else self.contradictions + 1
 
 
 EQUAL_RATE = 0.98  # share of the best rate from which rates count as equal: smaller differences are noise
+LARGER_RATE = 0.95  # share of the best rate from which a larger size is preferred, where `prefers_larger`
 
 
-def best_draft_size(tau_by_draft_size: Mapping[int, float], seconds: Mapping[int, float]) -> int:
+def best_draft_size(
+    tau_by_draft_size: Mapping[int, float], seconds: Mapping[int, float], prefers_larger: bool = False
+) -> int:
     """Return the smallest draft size whose tokens per second are within EQUAL_RATE of the best.
 
     Args:
         tau_by_draft_size (Mapping[int, float]): Mean number of tokens committed per pass, by number of drafted tokens.
         seconds (Mapping[int, float]): Seconds of a pass, by number of drafted tokens.
+        prefers_larger (bool): Return the largest within LARGER_RATE of the best instead.
     """
     rates = {count: tau / seconds[count] for count, tau in tau_by_draft_size.items()}
-    return min(count for count, rate in rates.items() if rate >= EQUAL_RATE * max(rates.values()))
+    least_rate = (LARGER_RATE if prefers_larger else EQUAL_RATE) * max(rates.values())
+    sizes = [count for count, rate in rates.items() if rate >= least_rate]
+    return max(sizes) if prefers_larger else min(sizes)
 
 
 @dataclass(eq=False)
@@ -224,12 +251,14 @@ class BatchAwareDraftSize:
     # measured at their first call
     single_sequence_latency: Callable[[], Mapping[int, float]]
     batch_latency: Callable[[], Mapping[int, float]]
+    sequence_seconds: Callable[[], float] = lambda: 0.0  # that every further sequence of a pass costs by itself
+    prefers_larger: bool = False  # whether of sizes of nearly equal speed the largest is chosen
     size_by_num_sequences: dict[int, int] = field(default_factory=dict)  # cached results for batches
 
     @cached_property
     def single_sequence_size(self) -> int:
         """Draft size of a sequence that is decoded alone; batches never use a larger one."""
-        return self.best_for(self.tau_by_draft_size, self.single_sequence_latency(), 1)
+        return self.best_for(self.tau_by_draft_size, self.single_sequence_latency())
 
     def __call__(self, num_sequences: int) -> int:
         """Return the number of draft nodes per sequence where `num_sequences` sequences share a pass."""
@@ -240,22 +269,27 @@ class BatchAwareDraftSize:
             candidates = {
                 count: tau for count, tau in self.tau_by_draft_size.items() if count <= self.single_sequence_size
             }
-            self.size_by_num_sequences[num_sequences] = self.best_for(candidates, self.batch_latency(), num_sequences)
+            seconds = self.batch_latency()
+            self.size_by_num_sequences[num_sequences] = self.best_for(candidates, seconds, num_sequences)
         return self.size_by_num_sequences[num_sequences]
 
-    @staticmethod
-    def best_for(tau_by_draft_size: Mapping[int, float], seconds: Mapping[int, float], num_sequences: int) -> int:
+    def best_for(
+        self, tau_by_draft_size: Mapping[int, float], seconds: Mapping[int, float], num_sequences: int = 1
+    ) -> int:
         """Return the draft size with the most tokens per second where `num_sequences` sequences share a pass.
 
         Args:
             tau_by_draft_size (Mapping[int, float]): Tokens committed per sequence and pass, by draft nodes of it.
-            seconds (Mapping[int, float]): Seconds of a pass by its total number of draft nodes.
+            seconds (Mapping[int, float]): Seconds of a pass of one sequence by its number of draft nodes.
             num_sequences (int): Sequences in the pass.
         """
         # The pass scores a root and `count` draft nodes per sequence. `seconds` is indexed by the draft nodes in a pass
         # of one sequence, which leave out its root, so one root is not counted.
         costs = {count: interpolate_latency(seconds, num_sequences * (count + 1) - 1) for count in tau_by_draft_size}
-        return best_draft_size(tau_by_draft_size, costs)
+        if num_sequences > 1:
+            further = (num_sequences - 1) * self.sequence_seconds()
+            costs = {count: cost + further for count, cost in costs.items()}
+        return best_draft_size(tau_by_draft_size, costs, self.prefers_larger)
 
 
 def interpolate_latency(seconds: Mapping[int, float], nodes: int) -> float:

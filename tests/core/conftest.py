@@ -32,6 +32,7 @@ from polydraft.core.drafters.history.drafter import HistoryDrafter
 from polydraft.core.drafters.history.recycling import RecyclingSource
 from polydraft.core.drafters.history.suffix import SuffixSource
 from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter, LocalRefinementModel
+from polydraft.core.drafters.jacobi.lookahead import LookaheadDrafter
 from polydraft.core.drafters.jacobi.parallel_rows import ParallelRowsDrafter
 from polydraft.core.drafters.jacobi.sjd import REFRESHES, SJDDrafter
 from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, JacobiDrafter, WindowInitializer
@@ -41,6 +42,7 @@ from polydraft.core.drafters.network.eagle import EagleDrafter, EagleModel
 from polydraft.core.drafters.network.early_exit import EarlyExitDrafter, KangarooAdapter, truncate_backbone
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.tree.shapes import BatchScaledTree, CandidateRanking, DynamicTree, StaticTree
+from polydraft.core.drafters.tree.stop_rules import AcceptanceHead, EntropyBound, ThompsonDepths
 from polydraft.core.model import attention
 from polydraft.core.sampling.constraints import Constraints
 from polydraft.core.sampling.params import SamplingParams
@@ -156,6 +158,11 @@ class Lab:
             "oracle tree": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
             "lookup": PromptLookupDrafter(),
             "history": HistoryDrafter([SuffixSource(everything, 6, 3), RecyclingSource(VOCAB, everything, 3, 2)], 9),
+            "lookahead": LookaheadDrafter(
+                JacobiDrafter(5, WindowInitializer("left-law", everything, 4)),
+                [RecyclingSource(VOCAB, everything, 3, 2)],
+                5,
+            ),
             "auto": lambda target: AutoDrafter(self.candidates(target, truth, everything), RandomSelector()),
             **{f"jacobi {init}": JacobiDrafter(6, WindowInitializer(init, everything, 4)) for init in INITIALISATIONS},
             "jacobi preview": JacobiDrafter(6, WindowInitializer(PREVIEW, everything, preview_index=PREVIEW_INDEX)),
@@ -167,14 +174,19 @@ class Lab:
             ),
             "lm tree": lambda target: LMDrafter(self.student, target, DynamicTree(4, 3, 12), CandidateRanking()),
             "lm static": lambda target: LMDrafter(self.student, target, StaticTree(3, 9), CandidateRanking()),
-            "eagle chain": lambda target: EagleDrafter(self.eagle, target, DynamicTree(3), CandidateRanking()),
+            "eagle chain": lambda target: EagleDrafter(
+                self.eagle, target, DynamicTree(3, stop=0.1, rule=AcceptanceHead(device=device)), CandidateRanking()
+            ),
             "eagle tree": lambda target: EagleDrafter(self.eagle, target, DynamicTree(3, 3, 8), CandidateRanking()),
             "heads tree": lambda target: MultiTokenDrafter(self.heads, target, StaticTree(3, 9), CandidateRanking()),
             "hydra chain": lambda target: HydraDrafter(self.hydra, target, DynamicTree(3), CandidateRanking()),
             "hydra tree": lambda target: HydraDrafter(self.hydra, target, DynamicTree(3, 3, 8), CandidateRanking()),
             "above tree": lambda target: RowAboveDrafter(self.above, target, StaticTree(3, 9), CandidateRanking()),
             "early exit": lambda target: EarlyExitDrafter(
-                truncate_backbone(self.model, 1), target, DynamicTree(3), CandidateRanking()
+                truncate_backbone(self.model, 1),
+                target,
+                DynamicTree(3, stop=0.3, rule=ThompsonDepths(3, device)),
+                CandidateRanking(),
             ),
             "kangaroo tree": lambda target: EarlyExitDrafter(
                 self.kangaroo.backbone, target, DynamicTree(3, 3, 8), CandidateRanking()
@@ -211,7 +223,7 @@ class Lab:
         return {
             "target only": (tree, FreshNoiseVerifier()),
             "sps": (chain, SpeculativeSampling()),
-            "stopping sps": (lm(DynamicTree(4, stop=0.7)), SpeculativeSampling()),
+            "stopping sps": (lm(DynamicTree(4, stop=0.4, rule=EntropyBound())), SpeculativeSampling()),
             "block": (chain, BlockVerification()),
             "recursive": (fixed, RecursiveRejection()),
             "recursive, likeliest": (lm(DynamicTree(3, 2, 6), CandidateRanking(draws=False)), RecursiveRejection()),

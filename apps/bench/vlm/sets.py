@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -104,6 +104,10 @@ class SetOptions:
     def fewest(self) -> int:
         """Return the fewest tokens that an answer is made of."""
         return self.least if self.mode == "latency" else 0
+
+    def shortened(self) -> SetOptions:
+        """Return settings for a few tokens, which warm up what answers are made by."""
+        return replace(self, most=WARM_UP, least=0)
 
     def score(self, task: Task) -> Callable[[Any, str], float] | None:
         return task.score if self.mode == "accuracy" else task.score_free
@@ -276,7 +280,7 @@ class Asking:
 def warm_up(pipe: Answerer, settings: SetOptions, sample: Sample) -> None:
     """Generate a few tokens with every method, so that none pays for the first use of a kernel."""
     for name in settings.methods:
-        SetOptions(**asdict(settings) | {"most": WARM_UP, "least": 0}).ask(pipe, name, sample, WARM_UP, 0)
+        settings.shortened().ask(pipe, name, sample, WARM_UP, 0)
 
 
 def refuse_cut(answer: Answer, most: int) -> None:

@@ -18,16 +18,15 @@ from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.apps.measure import report, table
 from polydraft.apps.measure.decoding import asked_for, draw
 from polydraft.apps.measure.environment import timed_on
-from polydraft.apps.measure.peers.generate import REFUSALS, generate, untouched
-from polydraft.apps.measure.timing import Contender, Run, take_turns
+from polydraft.apps.measure.lists import numbers
+from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate, untouched
+from polydraft.apps.measure.timing import Contender, take_turns
 from polydraft.apps.terminal.terminal import note
-from polydraft.core.errors import InvalidArgument
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import build_conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
-LOOKUP = {"prompt_lookup_num_tokens": 10}
 PEER_NOTE = "transformers' prefill (encoding the picture included) is apart: their clock starts with the first token"
 
 
@@ -37,7 +36,7 @@ def run(
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
-    heats = numbers(temperatures)
+    heats = numbers(temperatures, "--temperatures")
     pipe = load(model, drafter=drafter, modality="vlm")
     names = asked_for(methods, pipe)
     taken_on = timed_on(pipe.device, pipe.dtype)
@@ -65,14 +64,6 @@ def run(
     report.tell_blocks("vlm", value, blocks, [PEER_NOTE] if peers else [], output, json)
 
 
-def numbers(temperatures: str) -> list[float]:
-    """Parse `0,1` as numbers."""
-    try:
-        return [float(part) for part in temperatures.split(",")]
-    except ValueError:
-        raise InvalidArgument(f"--temperatures {temperatures} is not possible; write numbers, as in 0,1.") from None
-
-
 def scenes(pipe: VLMPipeline, count: int, most: int) -> list[PromptInputs]:
     """Build requests for descriptions of held-out scenes."""
     rows = Rows()
@@ -83,21 +74,12 @@ def scenes(pipe: VLMPipeline, count: int, most: int) -> list[PromptInputs]:
 def theirs(pipe: VLMPipeline, prompts: list[PromptInputs]) -> list[Contender]:
     """transformers' `generate`, and its two ways to draft; what it refuses is reported and left out."""
     model = untouched(pipe)
-    modes: dict[str, dict[str, Any]] = {table.PEER: {}, "transformers prompt lookup": LOOKUP}
+    modes: dict[str, dict[str, Any]] = {table.PEER: {}, "transformers prompt lookup": PROMPT_LOOKUP}
     if "lm" in pipe.card.drafters:
         modes["transformers assisted"] = {"assistant_model": pipe.drafter("lm").model}
     contenders = []
     for name, mode in modes.items():
         work = partial(generate, pipe, model, prompts, **mode)
-        if name == table.PEER or works(name, work):
+        if name == table.PEER or attempt(name, work) is not None:
             contenders.append(Contender(name, work))
     return contenders
-
-
-def works(name: str, work: Any) -> bool:
-    try:
-        found: Run = work()
-    except REFUSALS as error:
-        note(f"note: {name} fails here ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.120})")
-        return False
-    return bool(found.outputs)

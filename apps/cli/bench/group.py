@@ -5,6 +5,7 @@ polydraft bench image --model FOLDER --captions coco.txt --clip openai/clip-vit-
 polydraft bench image --shape emu3 --scale 16 --tokens 64
 polydraft bench speech --sentences 100 -o runs/bench
 polydraft bench vlm --prompts 8
+polydraft bench text --model ./smollm2 --kinds chat,summary
 polydraft bench drift --model tiny-speech --methods "hydra,hydra+typical"
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
 polydraft bench serve --clients 1,2,4,8
@@ -18,11 +19,11 @@ polydraft bench report --document BENCHMARKS.md --pictures assets/pictures
 
 from __future__ import annotations
 
-from polydraft.apps.cli.bench import engine, image, methods, report, serve, speech, vlm
+from polydraft.apps.cli.bench import engine, image, methods, report, serve, speech, text, vlm
 from polydraft.apps.terminal.application import Application
 
 app = Application(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
-for module in (image, speech, vlm, methods, serve, engine, report):
+for module in (image, speech, vlm, text, methods, serve, engine, report):
     app.add_typer(module.app)
 
 

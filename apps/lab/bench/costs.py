@@ -30,7 +30,7 @@ from polydraft.modalities.manifest import MANIFEST
 from polydraft.modalities.pipeline import WINDOWED_METHODS, Pipeline, uses_cfg
 
 NODES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48)
-WINDOWS = (4, 8, 12, 16, 24, 32)
+WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SEED, REPEATS = 7, 20
 
 

@@ -37,7 +37,7 @@ CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to th
 # unlikely codes are stains. A plan replaces guidance, which would be a second forward pass.
 NATURAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.1, "guidance_scale": 1.0}
 # Where the next code is open trees pay and chains do not, and a further level only while it is likely to add a token.
-TREE, SURE = {"depth": 6, "width": 4, "total": 12}, {"stop": 0.5}
+TREE, SURE = {"depth": 6, "width": 4, "total": 12}, {"rule": "path", "stop": 0.5}
 ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
 
 
@@ -106,8 +106,9 @@ LAYOUTS = (
             "context": 464,  # with a large draft one block of keys (`core.model.attention`)
             "defaults": {"method": "pld", "temperature": 0.0},
             "fitted": {
-                "draft": {"stop": 0.4}, "medusa": {"depth": 6}, "hydra": {"depth": 8},
-                "eagle2": {"depth": 8, "width": 1, "stop": 0.4}, "eagle2-published": {"depth": 8, "width": 1},
+                "draft": {"rule": "path", "stop": 0.4}, "medusa": {"depth": 6}, "hydra": {"depth": 8},
+                "eagle2": {"depth": 8, "width": 1, "rule": "path", "stop": 0.4},
+                "eagle2-published": {"depth": 8, "width": 1},
             },
         },
         lambda runs, target: shutil.copytree(runs / "processor", target, dirs_exist_ok=True),
@@ -134,12 +135,16 @@ def assemble(runs: Path, out: Path) -> None:
         manifest["summary"] = "128x128 scenes of the emoji world on colours and in settings, one to three objects"
         manifest["defaults"] |= NATURAL
         manifest["fitted"] |= {"draft": {"width": 2} | SURE, "eagle2": TREE | SURE, "eagle2-published": TREE}
+    chosen_params = manifest["fitted"]  # of trees of another shape than fits are of, so they hold
     manifest |= json.loads(path.read_text()) if path.exists() else {}
     for kind, folder in DRAFTERS.items():
         path_of_fit = runs / folder / "fitted.json"
         if path_of_fit.exists():
             fit = json.loads(path_of_fit.read_text())
-            manifest["fitted"] |= {method: manifest["fitted"].get(method, {}) | fit for method in tuned_methods(kind)}
+            manifest["fitted"] = manifest["fitted"] | {
+                method: manifest["fitted"].get(method, {}) | fit | chosen_params.get(method, {})
+                for method in tuned_methods(kind)
+            }
     plot_curves(runs, out / "curves.png", layout.curves)
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
     if chosen := next((method for method, kind in layout.methods if kind in manifest["drafters"]), None):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from polydraft.modalities.pipeline import Pipeline
 FILLER = 0  # id on the left of shorter prompts; masked
 TICK = 1e-9  # seconds that the shortest answer takes at least
 PROMPT_LOOKUP = {"prompt_lookup_num_tokens": 10}
+Result = TypeVar("Result")
 REFUSALS = (RuntimeError, ValueError, IndexError, AttributeError, TypeError)  # of `generate`, whatever it cannot do
 
 
@@ -112,14 +113,13 @@ def until_end(ids: Tensor, eos_token_ids: frozenset[int]) -> Tensor:
     return ids[: ends[0] + 1] if ends else ids
 
 
-def works(name: str, work: Callable[[], Run]) -> bool:
-    """Return whether a peer does its work; report what it refuses."""
+def attempt(name: str, work: Callable[[], Result]) -> Result | None:
+    """Return what a peer does; report an error and return None if it refuses."""
     try:
-        work()
-    except REFUSALS as error:
+        return work()
+    except (*REFUSALS, ImportError) as error:
         note(f"note: {name} fails here ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.120})")
-        return False
-    return True
+        return None
 
 
 def prefill_apart(call: Callable[..., Tensor]) -> tuple[float, int, Tensor]:

@@ -19,7 +19,7 @@ from polydraft.apps.measure.timing import Run
 from polydraft.core.target.causal import PromptInputs
 
 PACKAGE, NAME, LOOKUP_NAME = "openvino_genai", "OpenVINO GenAI", "OpenVINO GenAI prompt lookup"
-LOOKUP = {"num_assistant_tokens": 5, "max_ngram_size": 3}  # as in the documentation of OpenVINO GenAI
+DRAFT_TOKENS, NGRAM = 5, 3  # of prompt lookup, as in the documentation of OpenVINO GenAI
 MILLISECONDS = 1000
 
 
@@ -50,9 +50,9 @@ class OpenVINO:
             ids = torch.tensor([prompt.branch_token_ids[0]])
             result = self.pipeline.generate(Tensor(ids.numpy()), self.config(prompt))
             measured = result.perf_metrics.raw_metrics
-            times, numbers = measured.m_new_token_times, measured.m_batch_sizes  # of every pass after prefill's
-            seconds += max((times[-1] - times[0]) / MILLISECONDS, TICK)
-            tokens += sum(numbers[1:])
+            times, num_tokens = measured.m_new_token_times, measured.m_batch_sizes  # by pass, prefill's first
+            seconds += max((times[-1] - times[0]) / MILLISECONDS, TICK) if times else TICK
+            tokens += sum(num_tokens[1:])
             outputs.append(torch.tensor(result.tokens[0]))
         return Run(seconds, tokens, outputs)
 
@@ -64,9 +64,10 @@ class OpenVINO:
         config.max_new_tokens, config.stop_token_ids = prompt.max_new_tokens, self.eos_token_ids
         config.do_sample, config.apply_chat_template = not sampling.greedy, False
         if not sampling.greedy:
-            config.temperature, config.top_p, config.rng_seed = sampling.temperature, sampling.top_p, prompt.seed
+            config.temperature, config.top_p, config.min_p = sampling.temperature, sampling.top_p, sampling.min_p
+            config.rng_seed = prompt.seed
             if sampling.top_k:
                 config.top_k = sampling.top_k
         if self.lookup:
-            config.num_assistant_tokens, config.max_ngram_size = LOOKUP["num_assistant_tokens"], LOOKUP["max_ngram_size"]
+            config.num_assistant_tokens, config.max_ngram_size = DRAFT_TOKENS, NGRAM
         return config

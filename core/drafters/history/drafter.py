@@ -38,6 +38,22 @@ class TokenHistory:
     num_pending: Tensor | None  # [B] tokens that follow them; None if no sequence has any
     max_pending: int  # upper bound of `num_pending`
 
+    @staticmethod
+    def after_pending(state: BatchState, pending: Tensor, num_pending: Tensor) -> TokenHistory:
+        """Return the committed tokens followed by pending ones.
+
+        Args:
+            state (BatchState): Committed state of the target.
+            pending (Tensor): `[B, M]` tokens.
+            num_pending (Tensor): `[B]` how many of them each sequence has.
+        """
+        longest = max_without_sync(num_pending, pending.shape[1])
+        if not longest:
+            return TokenHistory(state.tokens, state.num_tokens, state.num_generated, None, 0)
+        tokens = F.pad(state.tokens, (0, longest))
+        batch_scatter_(tokens, next_positions(state.num_tokens, longest), pending[:, :longest])
+        return TokenHistory(tokens, state.num_tokens + num_pending, state.num_generated, num_pending, longest)
+
     def last_tokens(self, count: int) -> Tensor:
         """Return the last `count` tokens, `[B, count]`; -1 before the first token of a sequence."""
         index = self.num_tokens[:, None] + cached_arange(count, self.tokens.device) - count
@@ -112,7 +128,7 @@ class HistoryDrafter(Drafter):
 
     def draft(self, state: BatchState, drafter_state: PendingState, sampler: Sampler, noise: Noise) -> Draft:
         """Return the pending tokens, and below the last of them the likeliest nodes of all sources."""
-        history = self.history(state, drafter_state)
+        history = TokenHistory.after_pending(state, drafter_state.pending, drafter_state.num_pending)
         trees = [source.propose(history, sampler, noise) for source in self.sources]
         draft = select_likeliest(join_trees(trees), self.max_nodes)
         num_pending = drafter_state.num_pending
@@ -124,16 +140,6 @@ class HistoryDrafter(Drafter):
             return draft.prepend_chain(pending, num_pending, self.max_nodes)
         valid = cached_arange(longest, pending.device) < num_pending[:, None]
         return Draft.from_chain(pending, valid, path_probs=valid.float())
-
-    def history(self, state: BatchState, drafter_state: PendingState) -> TokenHistory:
-        """Return the committed tokens followed by the pending ones."""
-        num_pending = drafter_state.num_pending
-        longest = max_without_sync(num_pending, self.max_nodes)
-        if not longest:
-            return TokenHistory(state.tokens, state.num_tokens, state.num_generated, None, 0)
-        tokens = F.pad(state.tokens, (0, longest))
-        batch_scatter_(tokens, next_positions(state.num_tokens, longest), drafter_state.pending[:, :longest])
-        return TokenHistory(tokens, state.num_tokens + num_pending, state.num_generated, num_pending, longest)
 
     def observe(self, state: BatchState, drafter_state: PendingState, outcome: DraftOutcome) -> None:
         """Keep the accepted tokens that are not committed, and let all sources learn."""

@@ -16,6 +16,7 @@ et al. 2024, arXiv 2410.01699).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from polydraft.core.batched_state import BatchedState, next_positions
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, append_drafter_rows
+from polydraft.core.drafters.jacobi.window import resize_window, window_of_batch
 from polydraft.core.drafters.network.base import DrafterModel
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.linear import build_linear, dense_weight
@@ -124,7 +126,7 @@ def neighbour_deltas(neighbours: tuple[tuple[int, int], ...], device: torch.devi
 
 @dataclass
 class LocalRefinementState(BatchedState):
-    """Jacobi window of every sequence with the distributions of the last pass."""
+    """Jacobi window of every sequence with the distributions of the last pass, in which it had W guesses."""
 
     guesses: Tensor  # [B, W] token ids
     num_scored: Tensor  # [B, 1] number of window positions that the last pass scored; they come first
@@ -133,6 +135,15 @@ class LocalRefinementState(BatchedState):
     filter_margin: Tensor
     pass_features: Tensor  # [B, W, H] output of the network for the neighbours that the last pass was given
     draft_features: Tensor  # [B, W + 1, H] output of the network for the draft under verification
+
+    def resize(self, window: int) -> None:
+        """Drop what is beyond the first `window` positions, or make room for as many."""
+        if self.guesses.shape[1] == window:
+            return
+        self.num_scored = self.num_scored.clamp(max=window)
+        for name in ("guesses", "logits", "filter_margin", "pass_features"):
+            setattr(self, name, resize_window(getattr(self, name), window))
+        self.draft_features = resize_window(self.draft_features, window + 1)
 
 
 class LocalRefinementDrafter(Drafter):
@@ -148,11 +159,13 @@ class LocalRefinementDrafter(Drafter):
         temperature (float): Draft temperature relative to the target's. Identical decoding accepts most at 1, since the
             shared noise chooses at 1; a lossy rule also accepts tokens that the noise did not choose, and rejects
             likely ones less often.
+        window_for_batch (Callable[[int], int] | None): Maps the number of sequences of a pass to the guesses per
+            sequence; None: `window` guesses in every batch.
     """
 
     def __init__(
         self, model: LocalRefinementModel, target: CausalTarget, allowed: Tensor, window: int, trust: float,
-        sweeps: int, temperature: float = 1.0,
+        sweeps: int, temperature: float = 1.0, window_for_batch: Callable[[int], int] | None = None,
     ) -> None:  # fmt: skip
         """Precompute the first layer of the network as a table, and W_2 and the LM head as one linear layer.
 
@@ -160,7 +173,7 @@ class LocalRefinementDrafter(Drafter):
         every neighbour k and allowed id, it is a sum of K rows.
         """
         self.model, self.window, self.trust, self.sweeps = model.eval(), window, trust, sweeps
-        self.guess_temperature = temperature
+        self.guess_temperature, self.window_for_batch = temperature, window_for_batch
         self.allowed_bias = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
         self.lm_head = fuse_lm_head(model, target)
         # One table per neighbour, with a row of H numbers (the network's inner size) for each of the A allowed ids. A
@@ -190,6 +203,10 @@ class LocalRefinementDrafter(Drafter):
         new = LocalRefinementState(guesses, num_scored, logits, margin, features[:, 1:].clone(), features)
         return append_drafter_rows(drafter_state, new)
 
+    def prepare(self, state: BatchState, drafter_state: LocalRefinementState) -> None:
+        """Make the window as long as suits the number of sequences, for which passes may be timed at first."""
+        drafter_state.resize(window_of_batch(self.window, self.window_for_batch, len(state)))
+
     def draft(self, state: BatchState, drafter_state: LocalRefinementState, sampler: Sampler, noise: Noise) -> Draft:
         """Return the window as a chain, after `sweeps` refinements.
 
@@ -200,14 +217,17 @@ class LocalRefinementDrafter(Drafter):
         Neighbours of a token are those to its left and in the image row above, committed ones (`recent_tokens`) or
         guesses; `neighbour_mask` leaves out those beyond the edge of the image.
         """
-        positions = next_positions(state.num_generated, self.window + 1)
-        is_new = torch.arange(self.window, device=positions.device) >= drafter_state.num_scored
+        window = drafter_state.guesses.shape[1]
+        if not window:
+            return Draft.empty(state.tokens)
+        positions = next_positions(state.num_generated, window + 1)
+        is_new = torch.arange(window, device=positions.device) >= drafter_state.num_scored
         # The LM head is linear, so the difference of logits is the head of the difference of features. For new
         # positions the old part is 0, the weight 1, and the logits to start from are those of all allowed ids.
         weight = torch.where(is_new, 1.0, self.trust)[..., None]
         old_features = torch.where(is_new[..., None], 0.0, drafter_state.pass_features * self.trust)
         logits = torch.where(is_new[..., None], self.allowed_bias, drafter_state.logits)
-        gumbel = noise.draft_positions(state.num_generated, self.window).gumbel()
+        gumbel = noise.draft_positions(state.num_generated, window).gumbel()
         recent_tokens, mask = self.recent_tokens(state), self.model.neighbour_mask(positions)
         sampling = state.sampling_tensors
         temperature = sampling.temperature[:, None, None] if sampling.uses("temperature") else None
@@ -261,8 +281,10 @@ class LocalRefinementDrafter(Drafter):
         # they are clamped to does not matter.
         tokens = torch.cat([recent_tokens, ids], 1)  # [B, max_offset + W]
         table_rows = self.table_index[tokens.clamp(max=len(self.table_index) - 1)]
-        # `neighbour_index` [W + 1, K] has the index in `tokens` of every neighbour; `no_neighbour` is a row of zeros
-        neighbour_rows = table_rows[:, self.neighbour_index].where(mask, self.no_neighbour)  # [B, W + 1, K]
+        # `neighbour_index` has the index in `tokens` of every neighbour, for the longest window; `no_neighbour` is a
+        # row of zeros
+        neighbour_index = self.neighbour_index[: mask.shape[1]]  # [W + 1, K]
+        neighbour_rows = table_rows[:, neighbour_index].where(mask, self.no_neighbour)  # [B, W + 1, K]
         # the K tables are stacked in `projections`; `table_offsets` [K] has the first row of each
         features: Tensor = self.model(self.projections[neighbour_rows + self.table_offsets].sum(-2))
         return features
@@ -272,17 +294,17 @@ class LocalRefinementDrafter(Drafter):
 
         The guesses of the next draft are the tokens that the target chose after the rejected guess.
         """
-        distribution, result = outcome.distribution, outcome.verification
+        distribution, result, window = outcome.distribution, outcome.verification, outcome.draft.size
         # How far below the highest logit the target's filters (top-k, top-p) kept tokens; the others have the logit
         # -inf, which must not count for the minimum.
         lowest = distribution.logits.nan_to_num(neginf=torch.inf).amin(-1, keepdim=True)
         margin = lowest - distribution.logits.amax(-1, keepdim=True)
         # [B, W] tree index (0 is the root, i + 1 guess i) that scored each position of the shifted window; past the
         # last it is clamped, and the copied entry is not read, since `num_scored` excludes it
-        index = (torch.arange(self.window, device=margin.device) + result.num_committed[:, None]).clamp(max=self.window)
+        index = (torch.arange(window, device=margin.device) + result.num_committed[:, None]).clamp(max=window)
         batch_row = torch.arange(len(index), device=margin.device)[:, None]
         drafter_state.guesses = result.target_tokens[batch_row, index]
-        drafter_state.num_scored = (self.window + 1 - result.num_committed[:, None]).clamp(min=0)
+        drafter_state.num_scored = (window + 1 - result.num_committed[:, None]).clamp(min=0)
         drafter_state.logits = distribution.unfiltered_logits[batch_row, index]
         drafter_state.filter_margin = margin[batch_row, index]
         drafter_state.pass_features = drafter_state.draft_features[batch_row, index]

@@ -10,14 +10,19 @@ Positions that no pass has guessed yet get an initial guess: `random` is any all
 `above` is the token one image row up; `left-law` is drawn from the distribution of the position before (section 4.3
 there: neighbours in an image are similar). For models that generate a small preview image first, `preview` is the
 preview's token for the same part of the image, and `left-law` within the preview.
+
+Sequences of a batch share the time of a pass, so that fewer guesses of each pay for theirs: only the first of a window
+are then drafted, a number that depends on the number of sequences alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.batched_state import BatchedState, next_positions
@@ -233,6 +238,18 @@ def sample_ahead(processed_outputs: Tensor, sampler: Any, state: BatchState, wid
     return tokens
 
 
+def window_of_batch(window: int, window_for_batch: Callable[[int], int] | None, num_sequences: int) -> int:
+    """Return the number of guesses per sequence where `num_sequences` sequences share a pass, at most `window`."""
+    return window if window_for_batch is None else min(window, window_for_batch(num_sequences))
+
+
+def resize_window(values: Tensor, window: int) -> Tensor:
+    """Return the first `window` positions of `values` `[B, W, …]`, with zeros in positions that it does not have."""
+    if values.shape[1] >= window:
+        return values[:, :window]
+    return F.pad(values, (0, 0) * (values.ndim - 2) + (0, window - values.shape[1]))
+
+
 Initializer = TypeVar("Initializer", bound=WindowFiller)
 
 
@@ -253,12 +270,19 @@ class WindowDrafter(Drafter, Generic[Initializer]):
 class JacobiState(BatchedState):
     """Jacobi window of every sequence. Where tokens are latents, hidden states take the place of logits."""
 
-    guesses: Tensor  # [B, window, …] guesses for the positions after the root; the first `num_scored` are valid
+    # [B, W, …] guesses for the positions after the root; the first `num_scored` are valid. W is the number of guesses
+    # in the last pass.
+    guesses: Tensor
     num_scored: Tensor  # [B, 1] number of window positions that the last pass scored
     restart: Tensor  # [B, 1] bool, sequences whose next draft discards the window
     restart_token: Tensor  # [B, …] first token that a restart in the last draft would have guessed
     last_logits: Tensor  # [B, …] processed logits of the last position that the last pass scored, for "left-law"
     accepted_logits: Tensor  # [B, …] processed logits after the last accepted token, from which a restart draws
+
+    def resize(self, window: int) -> None:
+        """Drop guesses after the first `window`, or make room for as many."""
+        if self.guesses.shape[1] != window:
+            self.guesses, self.num_scored = resize_window(self.guesses, window), self.num_scored.clamp(max=window)
 
 
 @dataclass
@@ -271,6 +295,7 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
     # Discard the window where its first guess was wrong and a fresh one would have been right. Otherwise guesses after
     # a wrong one confirm each other for many passes (a rejected object on a plain background).
     restart: bool = True
+    window_for_batch: Callable[[int], int] | None = None  # number of sequences → guesses per pass; None: all
     follows_features = True
 
     def begin(self, drafter_state: JacobiState | None, prompts: PrefillOutput) -> JacobiState:
@@ -283,19 +308,26 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
         )  # fmt: skip
         return append_drafter_rows(drafter_state, new)
 
+    def prepare(self, state: BatchState, drafter_state: JacobiState) -> None:
+        """Make the window as long as suits the number of sequences, for which passes may be timed at first."""
+        drafter_state.resize(window_of_batch(self.window, self.window_for_batch, len(state)))
+
     def draft(self, state: BatchState, drafter_state: JacobiState, sampler: Sampler, noise: Noise) -> Draft:
-        """Return a chain of `window` tokens: the guesses of the last pass, then initial ones for the other positions.
+        """Return a chain of W tokens: the guesses of the last pass, then initial ones for the other positions.
 
         A sequence restarts if its old guesses are to be discarded (`drafter_state.restart`, decided by `observe`): all
         tokens are then fresh draws from the target distribution after the last accepted token.
         """
         num_scored, guesses = drafter_state.num_scored, drafter_state.guesses
-        index = torch.arange(self.window, device=num_scored.device)
+        window = guesses.shape[1]
+        if not window:
+            return Draft.empty(state.tokens)
+        index = torch.arange(window, device=num_scored.device)
         initial = self.initializer.fill_window(state, guesses, num_scored, drafter_state.last_logits, sampler, noise)
         tokens = batch_where(index >= num_scored, initial, guesses)
         if self.restart:
-            fresh = sample_ahead(drafter_state.accepted_logits, sampler, state, self.window, noise)
-            tokens = batch_where(drafter_state.restart.expand(-1, self.window), fresh, tokens)
+            fresh = sample_ahead(drafter_state.accepted_logits, sampler, state, window, noise)
+            tokens = batch_where(drafter_state.restart.expand(-1, window), fresh, tokens)
             drafter_state.restart_token = fresh[:, 0]  # `observe` compares it with the target's token
         return Draft.from_chain(tokens)
 
@@ -306,15 +338,16 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
         would have been right.
         """
         logits, result = outcome.distribution.processed_outputs, outcome.verification
+        window = outcome.draft.size
         # [B, W] tree index (0 is the root, i + 1 guess i) that scored each position of the shifted window; past the
         # last it is clamped below, and the copied entry is not read, since `num_scored` excludes it
-        index = torch.arange(self.window, device=logits.device) + result.num_committed[:, None]
+        index = torch.arange(window, device=logits.device) + result.num_committed[:, None]
         # no guess was accepted, although the first one came from an earlier pass and was no initial guess
         has_failed = (result.num_accepted[:, None] == 0) & (drafter_state.num_scored > 0)
         would_match = tokens_equal(drafter_state.restart_token[:, None], result.target_tokens[:, :1])
         drafter_state.restart = has_failed & would_match
-        drafter_state.guesses = batch_gather(result.target_tokens, index.clamp(max=self.window))
-        drafter_state.num_scored = (self.window + 1 - result.num_committed[:, None]).clamp(min=0)
+        drafter_state.guesses = batch_gather(result.target_tokens, index.clamp(max=window))
+        drafter_state.num_scored = (window + 1 - result.num_committed[:, None]).clamp(min=0)
         drafter_state.last_logits = logits[:, -1]  # scored at the last guess, the end of the chain
         # tree index num_accepted is the last accepted guess of the chain, or the root (0)
         drafter_state.accepted_logits = logits[torch.arange(len(logits), device=logits.device), result.num_accepted]

@@ -141,7 +141,7 @@ def test_speeds_are_kept_between_processes(tmp_path, monkeypatch):
     later, other = (AutoDrafter(drafters, SpeedSelector(list(speeds)), SpeedMemory.for_model([key])) for key in "ab")
     assert later.selector.choose("here") == "good" and other.selector.choose("here") == "ar"
     file = SpeedMemory.for_model(["a"]).file
-    assert [path for path in file.parent.iterdir()] == [file], "a temporary file is left"
+    assert list(file.parent.iterdir()) == [file], "a temporary file is left"
     file.write_text("{")
     assert SpeedMemory.for_model(["a"]).load() == {}
     monkeypatch.setenv("POLYDRAFT_CACHE", "off")

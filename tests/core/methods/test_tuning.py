@@ -47,9 +47,11 @@ def test_timing_needs_agreement_at_every_size() -> None:
 
 
 def times_of(measured: list[tuple[int, ...]], patience: int = NUM_CHECKED_PASSES) -> PassTimes:
-    def measure(nodes: Sequence[int]) -> Timing:
+    def measure(nodes: Sequence[int], num_sequences: int) -> Timing:
         measured.append(tuple(nodes))
-        return Timing({count: 1.0 + 0.1 * count for count in nodes}, is_stable=True)
+        return Timing(
+            {count: 1.0 + 0.1 * (num_sequences * (count + 1) - 1) + 0.5 * (num_sequences - 1) for count in nodes}, True
+        )
 
     return PassTimes(measure, (0, 8), (64,), patience)
 
@@ -62,6 +64,18 @@ def test_pass_times_measure_once_when_asked() -> None:
     assert times.single_sequence_latency() == times.single_sequence_latency() == {0: 1.0, 8: 1.8}
     assert times.batch_latency()[64] == pytest.approx(7.4) and times.batch_latency().keys() >= {0, 8, 64}
     assert measured == [(0, 8), (64,)] and times.has_measurement
+
+
+def test_pass_times_of_batches_include_each_sequence() -> None:
+    times = times_of([], patience=1)
+    times.single_sequence_latency()
+    for _ in range(NUM_CHECKED_PASSES):
+        times.observe(15, 99.0, num_sequences=4)  # what sequences cost is not known yet
+    assert not times.is_outdated
+    assert times.sequence_seconds() == pytest.approx(0.5)
+    for _ in range(NUM_CHECKED_PASSES):
+        times.observe(15, 2.5 + 1.5, num_sequences=4)
+    assert max(times._ratios) == pytest.approx(min(times._ratios)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("factor", [0.3, 4.0])

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from polydraft.apps.data import samples, user_prompts
-from polydraft.apps.train import drafter
+from polydraft.apps.train import answers, drafter
 from polydraft.modalities import loading
 
 from ...live_tensors import LiveTensors
@@ -49,7 +49,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_prompts, "MOST", 2)
     monkeypatch.setattr(drafter, "DRAW", 1e6)
     monkeypatch.setattr(drafter, "ROWS", 1)
-    for module in (drafter, user_prompts, samples):
+    for module in (answers, user_prompts, samples):
         monkeypatch.setattr(module, "TOGETHER", TOGETHER)
 
 

@@ -299,7 +299,7 @@ def test_trained_drafters_join_manifest(runs: Path, tmp_path: Path):
     manifest = json.loads((tmp_path / "model" / "polydraft.json").read_text())
     chosen = {"depth": 8, "width": 1}
     assert manifest["defaults"]["method"] == "eagle2"
-    assert manifest["fitted"]["eagle2"] == chosen | {"spread": 0.5, "stop": 0.4}
+    assert manifest["fitted"]["eagle2"] == chosen | {"spread": 0.5, "rule": "path", "stop": 0.4}
     assert manifest["fitted"]["eagle2-published"] == chosen
     assert load(str(tmp_path / "model")).default_method.name == "eagle2"
 

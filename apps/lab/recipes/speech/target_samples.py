@@ -13,7 +13,7 @@ from pathlib import Path
 
 from polydraft.apps.data import built_in_prompts
 from polydraft.apps.data.samples import Samples
-from polydraft.apps.train.drafter import begin, check_belongs
+from polydraft.apps.train.answers import begin, check_belongs
 from polydraft.core.methods.registry import parse
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.loading import load

@@ -16,7 +16,7 @@ from polydraft.apps.batch.journal import Journal
 from polydraft.apps.bench.vlm import sets, summary, survey, survey_table
 from polydraft.apps.bench.vlm.survey import ModelPlan, registry_name
 from polydraft.apps.measure.table import PEER
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 
 from ....modalities.vlm.conftest import smolvlm
 from ...command_line import assert_refused, run
@@ -89,7 +89,8 @@ def test_stopped_run_resumes_to_same_table(random_model: Path, tmp_path: Path, m
     with monkeypatch.context() as patch:
         stop_after(5, patch)
         stopped = table(tmp_path / "out", random_model, "--json")
-    assert stopped.exit_code == 130 and not stopped.stdout and "5 answers, and the same command goes on" in stopped.stderr
+    assert stopped.exit_code == 130 and not stopped.stdout
+    assert "5 answers, and the same command goes on" in stopped.stderr
     with (tmp_path / "out" / "entries.jsonl").open("a") as file:
         file.write('{"id": "half')
     done = table(tmp_path / "out", random_model, "--json")
@@ -102,17 +103,26 @@ def test_stopped_run_resumes_to_same_table(random_model: Path, tmp_path: Path, m
     assert_refused(table(tmp_path / "out", random_model, temperatures="0"), "temperatures")
 
 
-def test_model_that_transformers_refuses_has_dashes(
+def test_contenders_that_are_refused_have_dashes(
     random_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> Any:
         raise ValueError("no such cache")
 
+    def refuse(settings: Any, model: Any, method: str, *arguments: Any) -> Any:
+        if method == "jacobi":
+            raise UnsupportedMethod("its layers differ.")
+        return ask(settings, model, method, *arguments)
+
+    ask = sets.SetOptions.ask
+    monkeypatch.setattr(sets.SetOptions, "ask", refuse)
     monkeypatch.setattr(survey, "generate", fail)
-    done = table(tmp_path / "out", random_model, methods="ar", temperatures="0")
-    assert done.exit_code == 0 and done.stderr.count("ValueError: no such cache") == 1
+    monkeypatch.setattr(summary, "panels", lambda lines: Image.new("RGB", (8, 8)))
+    done = table(tmp_path / "out", random_model, temperatures="0")
+    assert done.exit_code == 0 and done.stderr.count("no such cache") == done.stderr.count("its layers differ)") == 1
     assert f"{PEER} is not in the figures of {random_model}" in done.stdout
-    assert "ValueError" not in table(tmp_path / "out", random_model, methods="ar", temperatures="0").stderr
+    assert f"| {random_model} | jacobi | – |" in done.stdout
+    assert table(tmp_path / "out", random_model, temperatures="0").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
@@ -158,17 +168,17 @@ def test_figures_over_generate_by_hand() -> None:
                 "answer": answer}  # fmt: skip
 
     entries = [
-        entry("t/0", "ar", 8, 8.0), entry("t/0", "spd", 8, 2.0), entry("t/0", PEER, 7, 14.0),
+        entry("t/0", "ar", 8, 8.0), entry("t/0", "spd", 8, 2.0), entry("t/0", PEER, 7, 28.0),
         entry("t/1", "ar", 12, 12.0), entry("t/1", "spd", 12, 3.0), entry("t/1", PEER, 13, 26.0),
         entry("t/2", "ar", 7, 7.0), entry("t/2", "spd", 7, 99.0), entry("t/2", PEER, 6, 99.0),  # Too short.
         entry("t/3", "ar", 8, 8.0),  # Not answered by all yet.
     ]  # fmt: skip
-    plan = ModelPlan("m", ["ar", "spd"], {})
+    plan = ModelPlan("m", ["ar", "spd", PEER])
     records = survey_table.records_of(entries, plan, 0.0)
     plain, drafted, peer = survey_table.lines_of(records, plan, 0.0, least=8)
-    assert (plain.over_generate, plain.line.speedup, plain.line.samples) == (2, 1, 3)
-    assert (drafted.over_generate, drafted.line.speedup, drafted.line.tau) == (8, 4, 20 / 8)
-    assert (peer.over_generate, peer.line.speedup, peer.line.tau) == (1, 0.5, None)
-    other = survey_table.SurveyLine(0.0, "m", 4.0, drafted.line)
+    assert (plain.over_generate, plain.line.speedup, plain.line.samples) == (2.7, 1, 3)
+    assert (drafted.over_generate, drafted.line.speedup, drafted.line.tau) == (10.8, 4, 20 / 8)
+    assert (peer.over_generate, peer.line.speedup, peer.line.tau) == (1, 1 / 2.7, None)
+    other = survey_table.SurveyLine(0.0, "m", 1.2, drafted.line)
     (mean,) = survey_table.means_of([drafted, other])
     assert mean.over_generate == 6 and mean.line.samples == 6 and mean.line.tau == 20 / 8

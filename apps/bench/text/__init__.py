@@ -1,0 +1,1 @@
+"""Language models: speed of every method on requests of six kinds, beside other engines."""

@@ -1,0 +1,155 @@
+"""Methods and engines that `polydraft bench text` compares: ours, which learn and can forget, and others.
+
+contenders = [*method_contenders(pipe, ["ar", "auto"]), generate_contender(pipe, untouched(pipe))]
+run = contenders[0].decode(prompts)      # a batch
+contenders[0].renew()                    # the next batch is decoded as if there had been none before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from polydraft.apps.measure.decoding import decoded
+from polydraft.apps.measure.peers import llama_cpp, openvino
+from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate
+from polydraft.apps.measure.table import PEER
+from polydraft.apps.measure.timing import Run
+from polydraft.core.checks.extras import pip_install
+from polydraft.core.decode import Method
+from polydraft.core.target.causal import PromptInputs
+from polydraft.modalities.pipeline import Pipeline
+
+TRANSFORMERS_LOOKUP, TRANSFORMERS_ASSISTED = "transformers prompt lookup", "transformers assisted"
+PROBE_TOKENS = 8  # that an engine generates to show that it works
+Decode = Callable[[list[PromptInputs]], Run]
+
+
+@dataclass(frozen=True)
+class PromptContender:
+    """Method or engine that decodes batches of prompts."""
+
+    name: str
+    decode: Decode
+    renew: Callable[[], None] = lambda: None  # forgets what earlier batches have taught
+    is_batched: bool = True  # whether it decodes several prompts together
+
+
+class LearningMethod:
+    """Decoding method of a pipeline that learns from batch to batch until it is renewed.
+
+    Args:
+        pipe (Pipeline): The model.
+        name (str): Name of the method.
+    """
+
+    def __init__(self, pipe: Pipeline, name: str) -> None:
+        self.pipe, self.spec = pipe, pipe.parse_method(name)
+        self.method: Method | None = None  # the one that decoded last
+
+    def decode(self, prompts: list[PromptInputs]) -> Run:
+        """Decode a batch as requests to the pipeline are."""
+        self.method = self.pipe.method(self.spec)
+        return decoded(self.method, prompts, len(prompts))
+
+    def renew(self) -> None:
+        """Let the pipeline build the method anew for the next batch."""
+        if self.method is not None:
+            self.pipe.evict_method(self.method)
+        self.method = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Another engine, not loaded yet."""
+
+    name: str
+    build: Callable[[], Decode]
+    package: str = ""  # that it comes in; empty for transformers, which is always installed
+
+
+def method_contenders(pipe: Pipeline, names: list[str]) -> list[PromptContender]:
+    """Return a contender for every named method."""
+    methods = [LearningMethod(pipe, name) for name in names]
+    return [PromptContender(name, each.decode, each.renew) for name, each in zip(names, methods, strict=True)]
+
+
+def generate_contender(pipe: Pipeline, model: PreTrainedModel) -> PromptContender:
+    """Return transformers' `generate` with `model`, which has the weights of the pipeline."""
+    return PromptContender(PEER, lambda prompts: generate(pipe, model, prompts, len(prompts)))
+
+
+def peer_contenders(
+    pipe: Pipeline, model: PreTrainedModel, gguf: Path | None, prompt: PromptInputs, positions: int
+) -> tuple[list[PromptContender], list[str]]:
+    """Return engines that decode one prompt at a time, and why others are left out.
+
+    Args:
+        pipe (Pipeline): The model; a small language model among its drafters assists transformers.
+        model (PreTrainedModel): Its weights, loaded by transformers.
+        gguf (Path | None): The model as a GGUF file, for engines that read no other.
+        prompt (PromptInputs): Prompt that every engine is tried on.
+        positions (int): Most tokens of a prompt and its answer.
+    """
+    contenders, reasons = [], []
+    for engine in [*transformers_engines(pipe, model), *gguf_engines(pipe, gguf, positions)]:
+        if reason := missing_part(engine, gguf):
+            reasons.append(reason)
+        elif (decode := attempt(engine.name, partial(build_and_try, engine, prompt))) is None:
+            reasons.append(f"{engine.name} fails here")
+        else:
+            contenders.append(PromptContender(engine.name, decode, is_batched=False))
+    return contenders, reasons
+
+
+def transformers_engines(pipe: Pipeline, model: PreTrainedModel) -> list[Engine]:
+    """Return the ways of `generate` to draft: prompt lookup, and an assistant if there is one."""
+    modes: dict[str, dict[str, Any]] = {TRANSFORMERS_LOOKUP: PROMPT_LOOKUP}
+    if "lm" in pipe.card.drafters:
+        modes[TRANSFORMERS_ASSISTED] = {"assistant_model": pipe.drafter("lm").model}
+    return [Engine(name, partial(partial, generate, pipe, model, **mode)) for name, mode in modes.items()]
+
+
+def gguf_engines(pipe: Pipeline, file: Path | None, positions: int) -> list[Engine]:
+    """Return the engines that read a GGUF file."""
+    path = file or Path()
+    plain, lookup = (
+        partial(build_openvino, path, pipe.eos_token_ids, lookup=is_lookup) for is_lookup in (False, True)
+    )
+    return [
+        Engine(llama_cpp.NAME, partial(build_llama_cpp, path, positions), llama_cpp.PACKAGE),
+        Engine(openvino.NAME, plain, openvino.PACKAGE),
+        Engine(openvino.LOOKUP_NAME, lookup, openvino.PACKAGE),
+    ]
+
+
+def build_llama_cpp(file: Path, positions: int) -> Decode:
+    """Load a GGUF file with llama.cpp."""
+    return llama_cpp.LlamaCpp(file, positions).decode
+
+
+def build_openvino(file: Path, eos_token_ids: frozenset[int], lookup: bool) -> Decode:
+    """Load a GGUF file with OpenVINO GenAI."""
+    return openvino.OpenVINO(file, eos_token_ids, lookup).decode
+
+
+def missing_part(engine: Engine, gguf: Path | None) -> str:
+    """Return what an engine lacks here, as a reason; empty if nothing."""
+    if not engine.package:
+        return ""
+    if find_spec(engine.package) is None:
+        return f"{engine.name} is not installed: {pip_install('peers')}"
+    return f"{engine.name} needs the model as a GGUF file: --gguf" if gguf is None else ""
+
+
+def build_and_try(engine: Engine, prompt: PromptInputs) -> Decode:
+    """Load an engine and generate a few tokens with it, so that an error comes now."""
+    decode = engine.build()
+    decode([replace(prompt, max_new_tokens=min(prompt.max_new_tokens, PROBE_TOKENS))])
+    return decode

@@ -1,0 +1,194 @@
+"""`polydraft bench text`: a language model's methods and other engines, in turns, on requests of six kinds.
+
+polydraft bench text --model ./smollm2 --methods auto,history,pld --kinds chat,summary
+polydraft bench text --model ./smollm2 --peers --gguf SmolLM2-135M-Instruct.Q4_1.gguf -o runs/bench
+
+Prompt by prompt, all decode it before any sees the next. Methods that learn do so from prompt to prompt of a kind; each
+round begins with methods that know nothing, which first see prompts that do not count, and no prompt comes twice in a
+round. So figures are of a model that has answered a few requests of the kind; with `--cold`, of one that has answered
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from polydraft.apps.bench.text.contenders import (
+    PromptContender,
+    generate_contender,
+    method_contenders,
+    peer_contenders,
+)
+from polydraft.apps.bench.text.result import Setting, TextBlock, bars, sheets
+from polydraft.apps.data.text_prompts import NUM_PROMPTS, check_kinds, text_prompts
+from polydraft.apps.measure import report
+from polydraft.apps.measure.decoding import asked_for
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.lists import numbers, whole_numbers, words
+from polydraft.apps.measure.peers.generate import untouched
+from polydraft.apps.measure.timing import Run
+from polydraft.apps.terminal.terminal import note
+from polydraft.core.errors import DataUnavailable, InvalidArgument
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import PromptInputs
+from polydraft.modalities.loading import load
+from polydraft.modalities.pipeline import Pipeline
+from polydraft.modalities.vlm.conversation import build_conversation
+from polydraft.modalities.vlm.pipeline import ChatPipeline
+
+METHODS = ("auto", "history", "suffix", "recycling", "pld")  # that need no trained drafter
+PREFILL = "prefill is apart, of other engines too: their clocks start with the first token"
+ALONE = "other engines than transformers' generate decode one prompt at a time, so they are in tables of 1 row alone"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Work of every block."""
+
+    prompts: int  # that count; the last batch is filled up
+    warm_ups: int  # prompts before them, likewise
+    tokens: int  # most of an answer
+    repeats: int
+    cold: bool  # whether methods forget all before every batch
+
+    def batches(self, rows: int) -> tuple[int, int]:
+        """Return the numbers of batches that count, and of those before them; raise InvalidArgument if too many."""
+        counting, warming = -(-self.prompts // rows), -(-self.warm_ups // rows)
+        if (counting + warming) * rows > NUM_PROMPTS:
+            raise InvalidArgument(
+                f"{counting + warming} batches of {rows} are more than the {NUM_PROMPTS} prompts of a kind; give fewer "
+                "--prompts, --warm-ups or --rows."
+            )
+        return counting, warming
+
+
+def run(
+    *, model: str, drafter: list[str] | None, methods: str | None, kinds: str, temperatures: str, rows: str, plan: Plan,
+    peers: bool, gguf: Path | None, device: str, dtype: str, output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Measure, print and, given a folder, save."""
+    report.check_folder(output)
+    settings = all_settings(kinds, temperatures, rows)
+    for setting in settings:
+        plan.batches(setting.rows)
+    if gguf is not None and not gguf.is_file():
+        raise DataUnavailable(f"{gguf} is no file; give the model's GGUF file, or leave --gguf out.")
+    pipe: ChatPipeline = load(model, drafter=drafter, modality="vlm", device=device, dtype=dtype)
+    names = asked_for(methods or default_methods(pipe), pipe)
+    taken_on = timed_on(pipe.device, pipe.dtype)
+    batches = {setting: split_prompts(pipe, setting, plan) for setting in settings}
+    ours, engines, left_out = contenders_of(pipe, names, batches, peers, gguf)
+    blocks = []
+    for setting, (counting, warming) in batches.items():
+        chosen = [*ours, *(engine for engine in engines if engine.is_batched or setting.rows == 1)]
+        note(f"timing {setting.kind}, {setting.title}")
+        rounds = time_rounds(chosen, counting, warming, plan)
+        blocks.append(TextBlock.from_rounds(setting, rounds, [engine.name for engine in engines]))
+    value: dict[str, Any] = {
+        "model": pipe.card.name, **asdict(plan), "sampling": asdict(open_sampling(pipe, 0)) | {"temperature": None},
+        "left_out": left_out, "environment": taken_on, "blocks": [block.to_dict() for block in blocks],
+    }  # fmt: skip
+    notes = [PREFILL, state_note(plan), *([ALONE] if peers else []), *left_out]
+    report.tell_titled("text", value, sheets(blocks), notes, lambda: bars(blocks), output, json)
+    report.check_promises(
+        (name for block in blocks for name in block.results.broken),
+        (name for block in blocks for name in block.results.faulty),
+    )
+
+
+def all_settings(kinds: str, temperatures: str, rows: str) -> list[Setting]:
+    """Return every temperature with every number of rows and kind of prompts, kinds fastest."""
+    chosen = words(kinds)
+    check_kinds(chosen)
+    heats, widths = numbers(temperatures, "--temperatures"), whole_numbers(rows, "--rows")
+    return [Setting(kind, heat, width) for heat, width, kind in product(heats, widths, chosen)]
+
+
+def default_methods(pipe: Pipeline) -> str:
+    """Return drafters without training, and those of trained networks that the model has."""
+    trained = [name for kind in pipe.card.drafters for name in pipe.registry.tuned_methods(kind)]
+    return ",".join([*METHODS, *trained])
+
+
+def split_prompts(
+    pipe: ChatPipeline, setting: Setting, plan: Plan
+) -> tuple[list[list[PromptInputs]], list[list[PromptInputs]]]:
+    """Return batches of prompts that count, and batches that come before them, without a prompt in common."""
+    counting, warming = (number * setting.rows for number in plan.batches(setting.rows))
+    prompts = text_prompts(setting.kind, NUM_PROMPTS)
+    chosen = prompts[:counting] + prompts[NUM_PROMPTS - warming :]
+    conversations = [build_conversation(None, text, ()) for text in chosen]
+    built = pipe.build_prompts(
+        conversations, list(range(len(chosen))), plan.tokens, open_sampling(pipe, setting.temperature)
+    )
+    batches = [built[first : first + setting.rows] for first in range(0, len(built), setting.rows)]
+    return batches[: counting // setting.rows], batches[counting // setting.rows :]
+
+
+def open_sampling(pipe: ChatPipeline, temperature: float) -> SamplingParams:
+    """Return the model's sampling at a temperature, without top-k and top-p."""
+    return replace(pipe.sampling_params(temperature=temperature), top_k=0, top_p=1.0)
+
+
+def contenders_of(
+    pipe: ChatPipeline, names: list[str], batches: dict[Setting, tuple[list[list[PromptInputs]], Any]], peers: bool,
+    gguf: Path | None,
+) -> tuple[list[PromptContender], list[PromptContender], list[str]]:  # fmt: skip
+    """Return our methods, other engines, and why further engines are left out."""
+    model = untouched(pipe)
+    engines, left_out = [generate_contender(pipe, model)], list[str]()
+    if peers and any(setting.rows == 1 for setting in batches):
+        prompts = [prompt for counting, warming in batches.values() for batch in counting + warming for prompt in batch]
+        longest = max(len(prompt.branch_token_ids[0]) + prompt.max_new_tokens for prompt in prompts)
+        others, left_out = peer_contenders(pipe, model, gguf, prompts[0], longest)
+        engines += others
+    return method_contenders(pipe, names), engines, left_out
+
+
+def time_rounds(
+    contenders: Sequence[PromptContender], counting: Sequence[list[PromptInputs]],
+    warming: Sequence[list[PromptInputs]], plan: Plan,
+) -> dict[str, list[list[Run]]]:  # fmt: skip
+    """Return the runs of every round and batch, by contender.
+
+    Args:
+        contenders (Sequence[PromptContender]): Another one begins with each batch.
+        counting (Sequence[list[PromptInputs]]): Batches that count.
+        warming (Sequence[list[PromptInputs]]): Batches that every round begins with, or only the first if methods
+            forget them anyway.
+        plan (Plan): Number of rounds, and whether methods forget before every batch.
+    """
+    rounds: dict[str, list[list[Run]]] = {contender.name: [] for contender in contenders}
+    for turn in range(plan.repeats):
+        for contender in contenders:
+            contender.renew()
+            rounds[contender.name].append([])
+        for batch in warming if turn == 0 or not plan.cold else ():
+            for contender in contenders:
+                contender.decode(batch)
+        for place, batch in enumerate(counting):
+            for contender in rotated(contenders, turn + place):
+                if plan.cold:
+                    contender.renew()
+                rounds[contender.name][turn].append(contender.decode(batch))
+    return rounds
+
+
+def rotated(contenders: Sequence[PromptContender], first: int) -> Iterator[PromptContender]:
+    """Yield all contenders, from the one at `first` on, round and round."""
+    for place in range(len(contenders)):
+        yield contenders[(first + place) % len(contenders)]
+
+
+def state_note(plan: Plan) -> str:
+    """Return what methods that learn have seen before a prompt, as a note."""
+    if plan.cold:
+        return "methods that learn forgot everything before each batch: this is a first request (--cold)"
+    return (
+        f"methods that learn had seen {plan.warm_ups} other prompts of a kind before those that count, and kept what "
+        "they learned from prompt to prompt; --cold measures a first request"
+    )
