@@ -2,6 +2,7 @@
 
 polydraft bench report --document BENCHMARKS.md --pictures assets/pictures
 polydraft bench report --only speech,vlm --results runs/report
+polydraft bench report --text-model ./smollm2
 
 Every bench runs in a process of its own, one after another, and leaves its JSON, table and plot in the folder of
 results; a bench whose results are there for the same revision is not run again, so a stopped report goes on.
@@ -127,9 +128,22 @@ SECTIONS = (
 )
 
 
+def text_section(model: str) -> Section:
+    """Return the section about a language model, which is not embedded; `model` is its folder or name."""
+    return Section(
+        name="text",
+        title="Language models",
+        description="Published weights on real text, without a trained drafter. `auto` had answered two other prompts "
+        "of a kind before, and *drafted by* is who drafted its passes; *× peer* is the speed over the fastest of "
+        "transformers' `generate` and its prompt lookup.",
+        command=f"bench text --model {shlex.quote(model)} --prompts 4 --warm-ups 2 --tokens 64 --repeats 1 --peers",
+        output="text",
+    )
+
+
 def run(
     *, document: Path, pictures: Path, results: Path, only: str | None, sections: Sequence[Section] = SECTIONS,
-    json_output: bool = False,
+    text_model: str | None = None, json_output: bool = False,
 ) -> None:  # fmt: skip
     """Run the benches that have no results yet, then write the document and its plots.
 
@@ -138,6 +152,7 @@ def run(
         pictures: folder of the plots; the document links to it relative to itself.
         results: folder with one folder of results per bench.
         only: names of benches, separated by commas; None for all.
+        text_model: folder or name of a language model, which gets a section of its results.
         json_output: print the results of all benches for machines.
 
     Raises:
@@ -145,7 +160,7 @@ def run(
         DataUnavailable: for a bench that failed; results of the others are kept.
     """
     check_writable(document, [".md"], "document")
-    chosen = select_sections(only, sections)
+    chosen = select_sections(only, sections if text_model is None else [*sections, text_section(text_model)])
     for section in chosen:
         if has_results(section, results):
             note(f"{section.name}: results are there")

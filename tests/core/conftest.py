@@ -70,6 +70,11 @@ def nodes_for_rows(rows: int) -> int:
     return max(1, 6 - rows)
 
 
+def window_for_rows(rows: int) -> int:
+    """Return the guesses of a window where `rows` share a pass; four rows have none."""
+    return 0 if rows == 4 else nodes_for_rows(rows)
+
+
 def llama(**fields: Any) -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(**(SIZES | fields)))
 
@@ -165,9 +170,17 @@ class Lab:
             ),
             "auto": lambda target: AutoDrafter(self.candidates(target, truth, everything), RandomSelector()),
             **{f"jacobi {init}": JacobiDrafter(6, WindowInitializer(init, everything, 4)) for init in INITIALISATIONS},
+            **{
+                f"jacobi {init}": JacobiDrafter(
+                    6, WindowInitializer(init, everything), window_for_batch=window_for_rows
+                )
+                for init in ("random", "left")
+            },
             "jacobi preview": JacobiDrafter(6, WindowInitializer(PREVIEW, everything, preview_index=PREVIEW_INDEX)),
             "jacobi for ever": JacobiDrafter(6, WindowInitializer("above", everything, 4), restart=False),
-            "local": lambda target: LocalRefinementDrafter(self.local, target, everything, 6, 0.7, 2),
+            "local": lambda target: LocalRefinementDrafter(
+                self.local, target, everything, 6, 0.7, 2, window_for_batch=window_for_rows
+            ),
             "lm chain": lambda target: LMDrafter(self.student, target, DynamicTree(4), CandidateRanking()),
             "lm stopping": lambda target: LMDrafter(
                 self.student, target, DynamicTree(6, 2, 9, stop=0.7), CandidateRanking()

@@ -21,7 +21,7 @@ from polydraft.apps.measure.peers import llama_cpp, openvino
 from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate
 from polydraft.apps.measure.table import PEER
 from polydraft.apps.measure.timing import Run
-from polydraft.core.checks.extras import pip_install
+from polydraft.core.checks.extras import EXTRAS, pip_install
 from polydraft.core.decode import Method
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline
@@ -144,7 +144,7 @@ def missing_part(engine: Engine, gguf: Path | None) -> str:
     if not engine.package:
         return ""
     if find_spec(engine.package) is None:
-        return f"{engine.name} is not installed: {pip_install('peers')}"
+        return f"{engine.name} is not installed: {pip_install(EXTRAS[engine.package])}"
     return f"{engine.name} needs the model as a GGUF file: --gguf" if gguf is None else ""
 
 

@@ -25,7 +25,7 @@ GROUP = 0.8  # of the space between two kinds that their bars take
 
 
 @dataclass(frozen=True)
-class Setting:
+class TextSetting:
     """Conditions that all contenders of a block share."""
 
     kind: str  # of the prompts
@@ -73,16 +73,16 @@ class TextRow:
 class TextBlock:
     """All contenders under one setting."""
 
-    setting: Setting
+    setting: TextSetting
     fastest_peer: str | None
     rows: list[TextRow]
 
     @staticmethod
-    def from_rounds(setting: Setting, rounds: dict[str, list[list[Run]]], peers: Sequence[str]) -> TextBlock:
+    def from_rounds(setting: TextSetting, rounds: dict[str, list[list[Run]]], peers: Sequence[str]) -> TextBlock:
         """Build the block from the runs of every round and batch, by contender.
 
         Args:
-            setting (Setting): Conditions.
+            setting (TextSetting): Conditions.
             rounds (dict[str, list[list[Run]]]): Rounds of batches by contender, plain decoding among them.
             peers (Sequence[str]): Contenders that are other engines.
         """

@@ -6,12 +6,14 @@ polydraft bench text --model ./smollm2 --peers --gguf SmolLM2-135M-Instruct.Q4_1
 Prompt by prompt, all decode it before any sees the next. Methods that learn do so from prompt to prompt of a kind; each
 round begins with methods that know nothing, which first see prompts that do not count, and no prompt comes twice in a
 round. So figures are of a model that has answered a few requests of the kind; with `--cold`, of one that has answered
-none.
+none. Speeds of drafters that earlier processes have kept in the cache folder are not read.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -23,7 +25,7 @@ from polydraft.apps.bench.text.contenders import (
     method_contenders,
     peer_contenders,
 )
-from polydraft.apps.bench.text.result import Setting, TextBlock, bars, sheets
+from polydraft.apps.bench.text.result import TextBlock, TextSetting, bars, sheets
 from polydraft.apps.data.text_prompts import NUM_PROMPTS, check_kinds, text_prompts
 from polydraft.apps.measure import report
 from polydraft.apps.measure.decoding import asked_for
@@ -42,6 +44,7 @@ from polydraft.modalities.vlm.pipeline import ChatPipeline
 
 METHODS = ("auto", "history", "suffix", "recycling", "pld")  # that need no trained drafter
 PREFILL = "prefill is apart, of other engines too: their clocks start with the first token"
+CACHE = "POLYDRAFT_CACHE"  # environment variable that names the cache folder, or turns it off
 ALONE = "other engines than transformers' generate decode one prompt at a time, so they are in tables of 1 row alone"
 
 
@@ -86,7 +89,8 @@ def run(
     for setting, (counting, warming) in batches.items():
         chosen = [*ours, *(engine for engine in engines if engine.is_batched or setting.rows == 1)]
         note(f"timing {setting.kind}, {setting.title}")
-        rounds = time_rounds(chosen, counting, warming, plan)
+        with no_cache_folder():
+            rounds = time_rounds(chosen, counting, warming, plan)
         blocks.append(TextBlock.from_rounds(setting, rounds, [engine.name for engine in engines]))
     value: dict[str, Any] = {
         "model": pipe.card.name, **asdict(plan), "sampling": asdict(open_sampling(pipe, 0)) | {"temperature": None},
@@ -100,12 +104,12 @@ def run(
     )
 
 
-def all_settings(kinds: str, temperatures: str, rows: str) -> list[Setting]:
+def all_settings(kinds: str, temperatures: str, rows: str) -> list[TextSetting]:
     """Return every temperature with every number of rows and kind of prompts, kinds fastest."""
     chosen = words(kinds)
     check_kinds(chosen)
     heats, widths = numbers(temperatures, "--temperatures"), whole_numbers(rows, "--rows")
-    return [Setting(kind, heat, width) for heat, width, kind in product(heats, widths, chosen)]
+    return [TextSetting(kind, heat, width) for heat, width, kind in product(heats, widths, chosen)]
 
 
 def default_methods(pipe: Pipeline) -> str:
@@ -115,7 +119,7 @@ def default_methods(pipe: Pipeline) -> str:
 
 
 def split_prompts(
-    pipe: ChatPipeline, setting: Setting, plan: Plan
+    pipe: ChatPipeline, setting: TextSetting, plan: Plan
 ) -> tuple[list[list[PromptInputs]], list[list[PromptInputs]]]:
     """Return batches of prompts that count, and batches that come before them, without a prompt in common."""
     counting, warming = (number * setting.rows for number in plan.batches(setting.rows))
@@ -135,7 +139,7 @@ def open_sampling(pipe: ChatPipeline, temperature: float) -> SamplingParams:
 
 
 def contenders_of(
-    pipe: ChatPipeline, names: list[str], batches: dict[Setting, tuple[list[list[PromptInputs]], Any]], peers: bool,
+    pipe: ChatPipeline, names: list[str], batches: dict[TextSetting, tuple[list[list[PromptInputs]], Any]], peers: bool,
     gguf: Path | None,
 ) -> tuple[list[PromptContender], list[PromptContender], list[str]]:  # fmt: skip
     """Return our methods, other engines, and why further engines are left out."""
@@ -176,6 +180,20 @@ def time_rounds(
                     contender.renew()
                 rounds[contender.name][turn].append(contender.decode(batch))
     return rounds
+
+
+@contextmanager
+def no_cache_folder() -> Iterator[None]:
+    """Turn the cache folder off, so that no method knows or keeps the speeds of drafters."""
+    before = os.environ.get(CACHE)
+    os.environ[CACHE] = "off"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CACHE]
+        else:
+            os.environ[CACHE] = before
 
 
 def rotated(contenders: Sequence[PromptContender], first: int) -> Iterator[PromptContender]:

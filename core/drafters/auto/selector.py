@@ -25,6 +25,7 @@ WARM_UP_PASSES = 2  # passes of a trial before them, in which a drafter that has
 ABANDONED_AFTER = 3  # passes of a trial after which it ends if it is hopeless,
 HOPELESS = 0.6  # slower than this share of the incumbent's speed
 TRIAL_SHARE = 0.01  # of the time, which all trials together may lose
+FIRST_TRIAL_SHARE = 0.1  # of the time, while some drafter is hardly known
 RECENT_PASSES = 24  # of the incumbent, that a trial is compared with
 MIN_TRIALS = 2  # trials of a drafter before its estimate is trusted
 MIN_RATE = 0.1  # weight of a new trial in the estimate, at least
@@ -83,6 +84,7 @@ class Situation:
     trial: str = ""  # drafter that is on trial, or ""
     trial_passes: int = 0  # passes of the trial so far
     trial_rate: PassRate = field(default_factory=PassRate)
+    no_trial_before: float = 0.0  # pass, so that what the last trial lost is spread over enough passes
 
 
 class SpeedSelector:
@@ -127,7 +129,8 @@ class SpeedSelector:
         incumbent = now.incumbent if now.incumbent in names else max(names, key=lambda name: now.trials[name].log_speed)
         if incumbent != now.incumbent:
             self.promote(now, incumbent)
-        if len(now.recent) >= min(RECENT_PASSES, 2 * TRIAL_PASSES) and (due := self.due(now, names)):
+        is_ready = len(now.recent) >= 2 * TRIAL_PASSES and now.pass_index >= now.no_trial_before
+        if is_ready and (due := self.due(now, names)):
             now.trial, now.trial_passes, now.trial_rate = due, 0, PassRate()
             return due
         return incumbent
@@ -188,6 +191,10 @@ class SpeedSelector:
         is_hopeless = passes >= ABANDONED_AFTER and advantage < math.log(HOPELESS)
         if passes < TRIAL_PASSES and not is_hopeless:
             return
+        lost_passes = now.trial_passes * max(0.0, math.exp(-advantage) - 1)
+        is_known = all(trials.num_trials >= MIN_TRIALS for name, trials in now.trials.items() if name != now.incumbent)
+        share = self.trial_share if is_known else FIRST_TRIAL_SHARE
+        now.no_trial_before = now.pass_index + (lost_passes / share if share else 0.0)
         name, now.trial = now.trial, ""
         trials, incumbent = now.trials[name], now.trials[now.incumbent]
         trials.add(incumbent.log_speed + advantage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,28 @@ def test_report_fails_with_the_failing_command(tmp_path: Path, benches: FakeBenc
     assert not (tmp_path / "REPORT.md").exists()
 
 
+def test_report_includes_a_given_text_model(
+    tmp_path: Path, benches: FakeBenches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "text_section", lambda model: replace(SECOND, name="text", command=f"bench {model}"))
+    options: dict[str, Any] = {
+        "document": tmp_path / "REPORT.md", "pictures": tmp_path, "results": tmp_path / "results", "sections": [FIRST],
+        "only": "text",
+    }  # fmt: skip
+    report.run(text_model="./smollm2", **options)
+    assert benches.commands == ["bench ./smollm2"]
+    with pytest.raises(InvalidArgument):
+        report.run(**options)
+
+
 def test_report_refuses_unknown_bench_names(tmp_path: Path, benches: FakeBenches) -> None:
     with pytest.raises(InvalidArgument, match="did you mean 'first'"):
         write_report(tmp_path, only="frist")
 
 
-@pytest.mark.parametrize("section", report.SECTIONS, ids=lambda section: section.name)
+SECTIONS = [*report.SECTIONS, report.text_section("./my models/a")]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
 def test_report_commands_parse(section: report.Section) -> None:
     shell.parse(shlex.split(section.command))

@@ -115,7 +115,9 @@ class Lab:
             "jacobi of one": lambda target: JacobiDrafter(
                 1, PreviousLatentFiller(target.chain.latent_size), restart=False
             ),
-            "jacobi, restarting": lambda target: JacobiDrafter(3, PreviousLatentFiller(target.chain.latent_size)),
+            "jacobi, restarting": lambda target: JacobiDrafter(
+                6, PreviousLatentFiller(target.chain.latent_size), window_for_batch=lambda rows: 6 - rows
+            ),
         }
 
 

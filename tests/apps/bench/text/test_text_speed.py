@@ -14,13 +14,14 @@ import torch
 
 from polydraft.apps.bench.text import contenders, speed
 from polydraft.apps.bench.text.contenders import Engine, LearningMethod, PromptContender, missing_part
-from polydraft.apps.bench.text.speed import Plan, Setting, split_prompts, time_rounds
+from polydraft.apps.bench.text.speed import Plan, TextSetting, split_prompts, time_rounds
 from polydraft.apps.data.text_prompts import KINDS, NUM_PROMPTS, PASSAGE_KINDS, prompt_file, text_prompts
 from polydraft.apps.measure.peers.generate import generate
 from polydraft.apps.measure.peers.llama_cpp import LlamaCpp
 from polydraft.apps.measure.peers.openvino import OpenVINO
 from polydraft.apps.measure.table import PEER
 from polydraft.apps.measure.timing import Run
+from polydraft.core.drafters.auto.memory import cache_folder
 from polydraft.modalities.loading import load
 from polydraft.modalities.text.pipeline import TextPipeline
 
@@ -48,15 +49,13 @@ def pipe(folder: Path) -> TextPipeline:
 
 def test_bench_reports_methods_and_engines(folder: Path, tmp_path: Path) -> None:
     done = run(
-        "bench", "text", "--model", folder, "--methods", "auto,pld", "--kinds", "chat,summary", "--temperatures", "1",
-        "--rows", "1,2", "--prompts", "2", "--warm-ups", "1", "--tokens", "12", "--repeats", "1", "--peers",
+        "bench", "text", "--model", folder, "--methods", "auto,pld", "--kinds", "chat", "--temperatures", "1",
+        "--rows", "1,2", "--prompts", "2", "--warm-ups", "1", "--tokens", "8", "--repeats", "1", "--peers",
         "--dtype", "float32", "--json", "-o", tmp_path,
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     value = json.loads(done.stdout)
-    assert [(block["kind"], block["rows"]) for block in value["blocks"]] == [
-        ("chat", 1), ("summary", 1), ("chat", 2), ("summary", 2)
-    ]  # fmt: skip
+    assert [(block["kind"], block["rows"]) for block in value["blocks"]] == [("chat", 1), ("chat", 2)]
     for block in value["blocks"]:
         rows = {row["method"]: row for row in block["methods"]}
         engines = {PEER, contenders.TRANSFORMERS_LOOKUP} if block["rows"] == 1 else {PEER}
@@ -69,7 +68,16 @@ def test_bench_reports_methods_and_engines(folder: Path, tmp_path: Path) -> None
     assert any("--gguf" in reason or "polydraft[peers]" in reason for reason in value["left_out"])
     assert {path.name for path in tmp_path.iterdir()} == {"text.json", "text.md", "text.png"}
     table = (tmp_path / "text.md").read_text()
-    assert "**temperature 1, 2 rows**" in table and "| summary | pld | yes |" in table and "first request" in table
+    assert "**temperature 1, 2 rows**" in table and "| chat | pld | yes |" in table and "first request" in table
+
+
+def test_kinds_share_tables_of_a_setting() -> None:
+    settings = speed.all_settings("chat,code", "0,1", "1,4")
+    assert [(each.kind, each.title) for each in settings[:4]] == [
+        ("chat", "temperature 0, 1 row"), ("code", "temperature 0, 1 row"), ("chat", "temperature 0, 4 rows"),
+        ("code", "temperature 0, 4 rows"),
+    ]  # fmt: skip
+    assert len(settings) == 8
 
 
 def test_rounds_rotate_contenders_and_forget() -> None:
@@ -93,8 +101,15 @@ def test_rounds_rotate_contenders_and_forget() -> None:
     assert " ".join(calls) == "-a a9 -a a1 -a a2 -a -a a1 -a a2"
 
 
+def test_bench_ignores_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(speed.CACHE, str(tmp_path))
+    with speed.no_cache_folder():
+        assert cache_folder() is None
+    assert cache_folder() == tmp_path
+
+
 def test_renewed_method_decodes_as_the_first_time(pipe: TextPipeline) -> None:
-    (batch,), _ = split_prompts(pipe, Setting("chat", 0.0, 1), Plan(1, 0, 40, 1, cold=False))
+    (batch,), _ = split_prompts(pipe, TextSetting("chat", 0.0, 1), Plan(1, 0, 40, 1, cold=False))
     method = LearningMethod(pipe, "recycling")
     first, second = method.decode(batch), method.decode(batch)
     method.renew()
@@ -107,7 +122,7 @@ def test_renewed_method_decodes_as_the_first_time(pipe: TextPipeline) -> None:
 def test_prompts_come_once_and_warm_ups_apart(pipe: TextPipeline, rows: int) -> None:
     plan = Plan(12, 4, 8, 1, cold=False)
     for kind in KINDS:
-        counting, warming = split_prompts(pipe, Setting(kind, 0.0, rows), plan)
+        counting, warming = split_prompts(pipe, TextSetting(kind, 0.0, rows), plan)
         assert {len(batch) for batch in counting + warming} == {rows} and len(counting) * rows >= 12
         ids = [prompt.branch_token_ids[0] for batch in counting + warming for prompt in batch]
         assert len(set(ids)) == len(ids)
@@ -127,7 +142,7 @@ def test_first_dozen_prompts_share_no_text() -> None:
 
 
 def test_padding_of_a_batch_is_no_token(pipe: TextPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    (batch,), _ = split_prompts(pipe, Setting("chat", 0.0, 2), Plan(2, 0, 12, 1, cold=False))
+    (batch,), _ = split_prompts(pipe, TextSetting("chat", 0.0, 2), Plan(2, 0, 12, 1, cold=False))
     whole = generate(pipe, pipe.target_model, batch, 2)
     assert whole.tokens == 22 and [len(output) for output in whole.outputs] == [12, 12]
     end = next(token for token in whole.outputs[0][2:].tolist() if token not in whole.outputs[1].tolist())
@@ -147,7 +162,7 @@ def test_missing_engines_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_engines_leave_out_the_first_token(pipe: TextPipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Run both adapters over stand-ins of their packages that report fixed times."""
-    (batch,), _ = split_prompts(pipe, Setting("chat", 1.0, 1), Plan(1, 0, 40, 1, cold=False))
+    (batch,), _ = split_prompts(pipe, TextSetting("chat", 1.0, 1), Plan(1, 0, 40, 1, cold=False))
     asked: list[Any] = []
     monkeypatch.setitem(sys.modules, "xllamacpp", fake_llama_cpp(asked))
     llama = LlamaCpp(tmp_path, 128).decode(batch)
