@@ -52,7 +52,11 @@ def drafter(
     ] = None,
     places: Annotated[int | None, typer.Option(min=1, max=16, help="How far heads, hydra, above, block see.")] = None,
     words: Annotated[
-        int | None, typer.Option(min=16, help="An EAGLE head guesses only so many tokens, those said most often.")
+        int | None,
+        typer.Option(
+            "--vocab", "--words", min=16,
+            help="Token ids that may be guessed, the most frequent ones. Default: 8192 of vocabularies from 32768.",
+        ),
     ] = None,
     data: Data = None,
     size: Annotated[

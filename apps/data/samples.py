@@ -42,7 +42,7 @@ class Samples:
 
     `rows` is file and index of each, `sizes` its positions with the prompt, `outputs` the answers. `unread`, `[V]`
     bool, are ids that a student without image inputs drops. `seen` tells whether hidden states of all rows are on
-    disk. `forced`, `[V]` bool, are ids that the grammar alone determines and that need no draft.
+    disk. `undrafted`, `[V]` bool, are ids that drafters do not draft, such as those that the grammar alone determines.
     """
 
     target: CausalTarget
@@ -52,7 +52,7 @@ class Samples:
     sizes: list[int] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     seen: bool = False
-    forced: Tensor | None = None
+    undrafted: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,10 +82,39 @@ class Samples:
                 self.outputs.append(stored.get_tensor(f"{row}.output").long())
                 self.sizes.append(stored.get_slice(f"{row}.prompt").get_shape()[0] + len(self.outputs[-1]))
 
-    def most_frequent_ids(self, count: int) -> list[int]:
-        """At most `count` ids, the more frequent the earlier."""
-        times = torch.bincount(torch.cat(self.outputs))
-        return times.argsort(descending=True, stable=True)[: min(count, int((times > 0).sum()))].tolist()
+    def most_frequent_ids(self, count: int, stop_token_mask: Tensor | None = None) -> list[int]:
+        """Return `count` token ids, those that are most frequent in the answers, in this order.
+
+        Of equally frequent ones those come first that are more frequent in the prompts, then the lower ids, which most
+        tokenizers give to the more common parts of words.
+
+        Args:
+            count (int): Number of ids, at most as many as there are.
+            stop_token_mask (Tensor | None): `[V]` bool, ids that are among them however rare they are.
+        """
+        times = self.count_ids(self.outputs).double()
+        asked = self.count_ids([self.prompt_tokens(row) for row in range(len(self))])
+        score = times + asked / (1 + asked.sum())  # what prompts add is less than one occurrence
+        ranked = score.argsort(descending=True, stable=True)
+        if stop_token_mask is not None:  # stop ids to the front, so that they are not cut off
+            ranked = ranked[stop_token_mask.cpu()[ranked].argsort(descending=True, stable=True)]
+        kept = ranked[:count].sort().values  # by id, so that lower ids come first among equal ones
+        return kept[score[kept].argsort(descending=True, stable=True)].tolist()
+
+    def count_ids(self, rows: list[Tensor]) -> Tensor:
+        """Return how often every id that the target draws occurs in `rows`, `[V]`."""
+        size = self.target.vocab_size
+        ids = torch.cat(rows)
+        return torch.bincount(ids[ids < size], minlength=size)
+
+    def prompt_tokens(self, row: int) -> Tensor:
+        """Return the prompt of a row without ids that are dropped, numbered as the target's tokens."""
+        prompt = self.target.ids_to_tokens(self.stored(row, inputs=False)["prompt"].long())
+        return prompt if self.unread is None else prompt[~is_in_mask(prompt, self.unread)]
+
+    def without(self, ids: Tensor) -> Samples:
+        """Return the samples for drafters that draft none of `ids`, `[V]` bool."""
+        return replace(self, undrafted=ids if self.undrafted is None else self.undrafted | ids)
 
     def examples(self, rows: Iterable[int], blank: Container[int] = (), instead: Any = None) -> Examples:
         """Some of it; rows whose place is in `blank`, which must not be remembered, follow the prompt `instead`."""
@@ -95,9 +124,10 @@ class Samples:
         prompts = [self.target.ids_to_tokens(torch.as_tensor(prompt).long()) for prompt in stored_prompts]
         inputs = [] if self.seen else [{name: row[name] for name in row if name != "prompt"} for row in stored]
         made = Examples.from_outputs(prompts, [self.outputs[row] for row in rows], inputs, self.unread)
-        if self.forced is not None:
+        if self.undrafted is not None:
             following = torch.nn.functional.pad(made.ids[:, 1:], (0, 1))
-            made = replace(made, loss_mask=made.loss_mask & ~is_in_mask(following, self.forced))
+            loss_mask = made.loss_mask & ~is_in_mask(following, self.undrafted)
+            made = replace(made, loss_mask=loss_mask if loss_mask.any() else made.loss_mask)
         if not self.seen:
             return made
         sides = [self.remembered(row) for row in rows]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, PassCost
+from polydraft.core.drafters.base import Drafter, DraftOutcome, Learner, MissedTokens, PassCost
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import PrefillOutput
@@ -24,7 +24,8 @@ class ObservedDrafter(Drafter):
     drafter: Drafter
 
     def __post_init__(self) -> None:
-        self.follows_features = self.drafter.follows_features
+        self.follows_hidden_states = self.drafter.follows_hidden_states
+        self.follows_outputs = self.drafter.follows_outputs
 
     def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
         return self.drafter.begin(drafter_state, prompts)
@@ -41,8 +42,8 @@ class ObservedDrafter(Drafter):
     def record(self, drafter_state: Any, cost: PassCost) -> None:
         self.drafter.record(drafter_state, cost)
 
-    def watch(self, state: BatchState, outcome: DraftOutcome) -> None:
-        self.drafter.watch(state, outcome)
+    def learners(self) -> Sequence[Learner]:
+        return self.drafter.learners()
 
     def catch_up(self, state: BatchState, drafter_state: Any, missed: MissedTokens) -> None:
         self.drafter.catch_up(state, drafter_state, missed)

@@ -103,7 +103,7 @@ def open_answers(
     pipe = pipe if size is None else pipe.with_size(size)
     prompts = build_training_prompts(pipe, asked, seed, held_out)
     model = pipe.target()
-    samples = Samples(model, folder, prompts.unread, forced=forced(pipe.token_mask))
+    samples = Samples(model, folder, prompts.unread, undrafted=forced(pipe.token_mask))
     return TargetAnswers(target, pipe, model, prompts, samples, about, learned_from, seed, data, size)
 
 

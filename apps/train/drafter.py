@@ -30,6 +30,7 @@ from polydraft.apps.train.evaluation import evaluate_drafter, fit_drafts
 from polydraft.apps.train.kinds import KINDS, DrafterRecipe, checked
 from polydraft.core.distillation import parallel_heads
 from polydraft.core.distillation.distill import STATE_FILE, distil
+from polydraft.core.distillation.draft_vocab import restrict_logits
 from polydraft.core.distillation.examples import Examples
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.folders.weight_files import read_tensors
@@ -43,6 +44,7 @@ MAX_PROBABILITIES = 1 << 26  # probabilities of a step at most: their gradients 
 FEATURES = 1 << 24  # numbers that its hidden states may hold
 JUDGED = 4  # held-out batches of an intermediate evaluation
 CACHE = 20.0  # GB
+LARGE_VOCAB, DRAFT_VOCAB = 1 << 15, 1 << 13  # of so many token ids of text, a drafter drafts the most frequent ones
 
 
 def run(
@@ -68,7 +70,7 @@ def run(
         draw: Share of the time for generating sequences beyond those kept already, `DRAW` if not given.
         rows: Most rows of a step, `ROWS` if not given; where steps are slow, fewer train better.
         settings: Options of the network, None is its default: `places` of heads, `depth` of a block drafter; of an
-            EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may draft, the most frequent ones.
+            EAGLE head `pictures` (`eagle.IMAGE_MODES`). `words` is how many ids may be drafted, see `draft_vocab`.
 
     Raises:
         UnsupportedMethod: For an unknown kind.
@@ -122,14 +124,17 @@ def train_student(
         rows: Most rows of a step, `ROWS` if not given.
         start: Folder of initial weights.
         rendered: Endless batches of data the target was trained on, where the training prompts have none.
-        words: How many ids an EAGLE head may draft, the most frequent ones; None is all.
+        words: How many ids may be drafted, see `draft_vocab`.
     """
     recipe, pipe, model, drawn, kept = KINDS[kind], answers.pipe, answers.model, answers.samples, answers.num_held
-    if words is not None:
-        student.restrict_vocab(drawn.most_frequent_ids(words))
+    token_ids, num_logits = draft_vocab(answers, kind, words), model.vocab_size
+    if token_ids is not None:
+        student.restrict_vocab(token_ids)
+        drawn, num_logits = drawn.without(excluded_mask(token_ids, model.vocab_size)), len(token_ids)
+        model = restrict_logits(model, torch.tensor(token_ids, device=pipe.device))
     if start:
         student.load_state_dict(read_tensors(start / "model.safetensors"))
-    count = rows_of_a_step(drawn, model.vocab_size, getattr(student, "places", 0), rows or ROWS)
+    count = rows_of_a_step(drawn, num_logits, getattr(student, "num_positions", 0), rows or ROWS)
     # Hidden states after a row's prompt differ from those after the blank one, so they cannot be cached.
     with drawn.remembering(cache * 1e9 if recipe.uses_distributions and not answers.prompts.blank else 0):
         features = "cached on disk" if drawn.seen else "read anew in every step"
@@ -215,16 +220,38 @@ def batches(
             yield next(rendered).to(device)
 
 
-def rows_of_a_step(drawn: Samples, vocab: int, places: int, most: int) -> int:
+def draft_vocab(answers: TargetAnswers, kind: str, count: int | None) -> list[int] | None:
+    """Return the token ids that a drafter may draft, the most frequent ones of the target's answers; None is all.
+
+    Args:
+        answers: Target and samples.
+        kind: Kind of drafter, one of `kinds.KINDS`.
+        count: Number of ids; None is DRAFT_VOCAB for text of a target with at least LARGE_VOCAB ids, and all otherwise.
+    """
+    size = answers.model.vocab_size
+    if "words" not in KINDS[kind].settings:
+        return None
+    if count is None:
+        count = DRAFT_VOCAB if answers.pipe.card.modality == "vlm" and size >= LARGE_VOCAB else size
+    return None if count >= size else answers.samples.most_frequent_ids(count, answers.pipe.stop_token_mask)
+
+
+def excluded_mask(token_ids: list[int], size: int) -> Tensor:
+    """Return a mask of all ids but `token_ids`, `[size]` bool."""
+    return torch.ones(size, dtype=torch.bool).index_fill(0, torch.tensor(token_ids), False)
+
+
+def rows_of_a_step(drawn: Samples, num_logits: int, places: int, most: int) -> int:
     """Return the number of rows, at most `most`, that fit MAX_PROBABILITIES and FEATURES.
 
     Args:
+        num_logits: Token ids whose probabilities are compared.
         places: Draft tokens after a position.
     """
     longest = max(map(len, drawn.outputs))
     judged = min(longest, parallel_heads.MAX_STARTS) * places if places else longest
     width = drawn.target.config.hidden_size
-    return max(1, min(most, MAX_PROBABILITIES // (judged * vocab), FEATURES // (max(drawn.sizes) * width)))
+    return max(1, min(most, MAX_PROBABILITIES // (judged * num_logits), FEATURES // (max(drawn.sizes) * width)))
 
 
 def concatenate_log_probs(distributions: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

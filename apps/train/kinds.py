@@ -82,11 +82,16 @@ KINDS = {
         "eagle2", EAGLE, eagle.hidden_state_and_kl_loss, eagle.target_and_draft_log_probs, spread, ("pictures", "words")
     ),
     "heads": DrafterRecipe(
-        "medusa", MEDUSA, parallel_heads.kl_loss, parallel_heads.target_and_draft_log_probs, shares, ("places",)
+        "medusa", MEDUSA, parallel_heads.kl_loss, parallel_heads.target_and_draft_log_probs, shares, ("places", "words")
     ),
     "kangaroo": DrafterRecipe("kangaroo", adapter, early.kl_loss, early.target_and_draft_log_probs, spread),
     "hydra": DrafterRecipe(
-        "hydra", HYDRA, parallel_heads.kl_loss, parallel_heads.target_and_draft_log_probs, shares, ("places", "hidden")
+        "hydra",
+        HYDRA,
+        parallel_heads.kl_loss,
+        parallel_heads.target_and_draft_log_probs,
+        shares,
+        ("places", "hidden", "words"),
     ),
     "above": DrafterRecipe(
         "above",
@@ -106,7 +111,7 @@ KINDS = {
         parallel_heads.tv_and_kl_loss,
         parallel_heads.target_and_draft_log_probs,
         shares,
-        ("places", "depth"),
+        ("places", "depth", "words"),
     ),
 }
 

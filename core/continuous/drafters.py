@@ -35,7 +35,7 @@ class LatentChainDrafter(Drafter):
     network: DrafterNetwork  # predicts the hidden states that condition the denoising chain
     sampler: LatentSampler  # samples draft latents given these hidden states
     depth: int  # number of draft latents
-    follows_features = True
+    follows_hidden_states = True
 
     def __post_init__(self) -> None:
         """Raise UnsupportedMethod if the drafter's denoising noise differs from the target's.

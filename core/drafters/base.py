@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -56,10 +56,24 @@ class PassCost:
     all_greedy: bool  # whether every batch row has temperature 0
 
 
+class Learner(Protocol):
+    """What learns from passes for all sequences, apart from the state of any."""
+
+    def learn(self, state: BatchState, outcome: DraftOutcome) -> None:
+        """Learn from a verified draft.
+
+        Args:
+            state (BatchState): State of the target, with the accepted tokens already committed.
+            outcome (DraftOutcome): The draft and its verification.
+        """
+
+
 class Drafter(ABC):
     """Proposes draft tokens for a batch of sequences."""
 
-    follows_features: bool = False  # its state depends on target hidden states or outputs of committed tokens
+    # what `catch_up` reads of missed tokens
+    follows_hidden_states: bool = False
+    follows_outputs: bool = False
 
     @abstractmethod
     def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
@@ -119,13 +133,9 @@ class Drafter(ABC):
             missed (MissedTokens): Tokens committed since this drafter last observed an outcome, or began.
         """
 
-    def watch(self, state: BatchState, outcome: DraftOutcome) -> None:  # noqa: B027
-        """Learn from a pass that another drafter drafted for, apart from any state.
-
-        Args:
-            state (BatchState): State of the target, with the accepted tokens already committed.
-            outcome (DraftOutcome): The draft and its verification.
-        """
+    def learners(self) -> Sequence[Learner]:
+        """Return what learns from every pass, whoever drafted; drafters may share it."""
+        return ()
 
     def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:  # noqa: B027
         """Learn from a sequence that has ended.

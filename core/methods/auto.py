@@ -43,9 +43,14 @@ def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[
     drafters = {
         name: spec.make(context, default_params(spec) | context.tuned_params(name)) for name, spec in usable.items()
     }
-    ready_at_once = [name for name, drafter in drafters.items() if not drafter.follows_features]
+    ready_at_once = [name for name, drafter in drafters.items() if not needs_warm_up(drafter)]
     memory = SpeedMemory.for_model([*context.memory_key, *names])
     return AutoDrafter(drafters, SpeedSelector(names, ready_at_once, values["trials"]), memory)
+
+
+def needs_warm_up(drafter: Drafter) -> bool:
+    """Return whether a drafter that has sat out needs passes until its drafts are as good as before."""
+    return drafter.follows_hidden_states or drafter.follows_outputs
 
 
 def is_usable(spec: DrafterSpec, context: MethodContext) -> bool:

@@ -15,7 +15,7 @@ from polydraft.core.drafters.heads.hydra import HydraDrafter
 from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
 from polydraft.core.drafters.heads.row_above import RowAboveDrafter
 from polydraft.core.drafters.history.drafter import HistoryDrafter, HistorySource
-from polydraft.core.drafters.history.recycling import RecyclingSource
+from polydraft.core.drafters.history.recycling import RecyclingMemory, RecyclingSource
 from polydraft.core.drafters.history.suffix import SuffixSource
 from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter
 from polydraft.core.drafters.jacobi.lookahead import LookaheadDrafter
@@ -66,7 +66,10 @@ def build_recycling_source(context: MethodContext, values: ParamValues) -> Recyc
     """Build the source of the target's last distributions behind the same tokens."""
     names = ("depth", "width", "spread")
     given = {name: values[name] for name in names if name in values}
-    return RecyclingSource(context.target.vocab_size, context.allowed_token_mask, **given)
+    allowed = context.allowed_token_mask
+    memory = RecyclingMemory(context.target.vocab_size, NUM_RECYCLED, allowed.device)
+    memory = context.shared.setdefault("recycling", memory)  # drafters that take turns learn once
+    return RecyclingSource(memory, allowed, **given)
 
 
 def build_history_drafter(
@@ -277,6 +280,7 @@ DEFAULT_ACCEPTANCE_BY_RANK = tuple(
 SPREAD = TEMPERATURE | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, value_type=float)}
 
 
+NUM_RECYCLED = 8  # ids that are kept behind every token
 HISTORY_NODES = Parameter(16, "most nodes drafted", 1, 256)
 SUFFIX = {
     "reach": Parameter(16, "tokens copied after a match", 1, 64),

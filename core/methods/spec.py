@@ -43,6 +43,7 @@ class MethodContext:
     default_drafter: str = ""  # drafter of the model's default method
     memory_key: tuple[str, ...] = ()  # tells the model, its version and its device apart where speeds are kept
     reference_tokens: Tensor | None = None  # [F] ids of a text that answers may quote
+    shared: dict[str, Any] = field(default_factory=dict)  # parts that drafters built from this context share, by name
 
     @property
     def capabilities(self) -> frozenset[str]:

@@ -29,7 +29,7 @@ from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.heads.row_above import RowAboveDrafter, RowAboveHeads
 from polydraft.core.drafters.history.drafter import HistoryDrafter
-from polydraft.core.drafters.history.recycling import RecyclingSource
+from polydraft.core.drafters.history.recycling import RecyclingMemory, RecyclingSource
 from polydraft.core.drafters.history.suffix import SuffixSource
 from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter, LocalRefinementModel
 from polydraft.core.drafters.jacobi.lookahead import LookaheadDrafter
@@ -102,6 +102,10 @@ SAMPLED_CANDIDATES = CandidateRanking()
 FAMILIES = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
 
+def recycling(everything: Tensor) -> RecyclingSource:
+    return RecyclingSource(RecyclingMemory(VOCAB, 8, everything.device), everything, 3, 2)
+
+
 class RandomSelector(SpeedSelector):
     """Selector of any drafter in any pass, the same ones in every run."""
 
@@ -115,6 +119,9 @@ class RandomSelector(SpeedSelector):
 
     def record(self, key: Hashable, name: str, tokens: float, seconds: float) -> None:
         assert tokens >= 0 and seconds > 0
+
+    def may_soon_draft(self, key: Hashable, name: str, passes: int) -> bool:
+        return True
 
     def worth_starting(self, passes: int) -> list[str]:
         return ["ar", "oracle", "history", "jacobi", "local", "lm", "eagle", "hydra"]
@@ -162,10 +169,10 @@ class Lab:
             "oracle chain": OracleDrafter(truth, VOCAB, reach=5, width=1, acceptance=0.8),
             "oracle tree": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
             "lookup": PromptLookupDrafter(),
-            "history": HistoryDrafter([SuffixSource(everything, 6, 3), RecyclingSource(VOCAB, everything, 3, 2)], 9),
+            "history": HistoryDrafter([SuffixSource(everything, 6, 3), recycling(everything)], 9),
             "lookahead": LookaheadDrafter(
                 JacobiDrafter(5, WindowInitializer("left-law", everything, 4)),
-                [RecyclingSource(VOCAB, everything, 3, 2)],
+                [recycling(everything)],
                 5,
             ),
             "auto": lambda target: AutoDrafter(self.candidates(target, truth, everything), RandomSelector()),
@@ -214,7 +221,7 @@ class Lab:
         return {
             "ar": NoDrafter(),
             "oracle": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
-            "history": HistoryDrafter([SuffixSource(everything, 4, 2), RecyclingSource(VOCAB, everything, 3, 2)], 6),
+            "history": HistoryDrafter([SuffixSource(everything, 4, 2), recycling(everything)], 6),
             "jacobi": JacobiDrafter(6, WindowInitializer("left-law", everything, 4)),
             "local": LocalRefinementDrafter(self.local, target, everything, 6, 0.7, 2),
             "lm": LMDrafter(self.student, target, DynamicTree(4, 3, 12), CandidateRanking()),

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from polydraft.apps.measure.decoding import decoded
 from polydraft.apps.measure.peers import llama_cpp, openvino
 from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate
-from polydraft.apps.measure.table import PEER
+from polydraft.apps.measure.table import PEER, PLAIN
 from polydraft.apps.measure.timing import Run
 from polydraft.core.checks.extras import EXTRAS, pip_install
 from polydraft.core.decode import Method
@@ -38,6 +38,7 @@ class PromptContender:
     name: str
     decode: Decode
     renew: Callable[[], None] = lambda: None  # forgets what earlier batches have taught
+    learns: bool = False  # whether earlier batches may change how fast it is
     is_batched: bool = True  # whether it decodes several prompts together
 
 
@@ -76,8 +77,8 @@ class Engine:
 
 def method_contenders(pipe: Pipeline, names: list[str]) -> list[PromptContender]:
     """Return a contender for every named method."""
-    methods = [LearningMethod(pipe, name) for name in names]
-    return [PromptContender(name, each.decode, each.renew) for name, each in zip(names, methods, strict=True)]
+    methods = {name: LearningMethod(pipe, name) for name in names}
+    return [PromptContender(name, each.decode, each.renew, learns=name != PLAIN) for name, each in methods.items()]
 
 
 def generate_contender(pipe: Pipeline, model: PreTrainedModel) -> PromptContender:

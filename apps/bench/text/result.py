@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
@@ -158,13 +159,15 @@ def bars(blocks: Sequence[TextBlock]) -> Image.Image:
 
 def draw_panel(axes: Axes, blocks: Sequence[TextBlock], names: Sequence[str]) -> None:
     """Draw S with its spread: a group of bars for each block, and in it one for each name."""
+    shades = colormaps["tab20"]
     for place, name in enumerate(names):
         rows = [(at, row) for at, block in enumerate(blocks) for row in block.rows if row.result.method == name]
         spreads = [row.result.speedup for _, row in rows]
         middle = np.array([spread.median for spread in spreads])
         ends = np.array([[spread.low for spread in spreads], [spread.high for spread in spreads]])
         at = np.array([at for at, _ in rows]) + GROUP * ((place + 0.5) / len(names) - 0.5)
-        axes.barh(at, middle, 0.9 * GROUP / len(names), xerr=abs(ends - middle), color=f"C{place}", label=name)
+        colour, height = shades(place % shades.N), 0.9 * GROUP / len(names)
+        axes.barh(at, middle, height, xerr=abs(ends - middle), color=colour, label=name)
     axes.axvline(1, color=GREY, linewidth=1)
     axes.set_yticks(range(len(blocks)), [block.setting.kind for block in blocks])
     axes.invert_yaxis()

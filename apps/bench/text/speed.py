@@ -11,10 +11,7 @@ none. Speeds of drafters that earlier processes have kept in the cache folder ar
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,15 +23,15 @@ from polydraft.apps.bench.text.contenders import (
     peer_contenders,
 )
 from polydraft.apps.bench.text.result import TextBlock, TextSetting, bars, sheets
+from polydraft.apps.bench.text.rounds import Plan, no_cache_folder, time_rounds
 from polydraft.apps.data.text_prompts import NUM_PROMPTS, check_kinds, text_prompts
 from polydraft.apps.measure import report
 from polydraft.apps.measure.decoding import asked_for
 from polydraft.apps.measure.environment import timed_on
 from polydraft.apps.measure.lists import numbers, whole_numbers, words
 from polydraft.apps.measure.peers.generate import untouched
-from polydraft.apps.measure.timing import Run
 from polydraft.apps.terminal.terminal import note
-from polydraft.core.errors import DataUnavailable, InvalidArgument
+from polydraft.core.errors import DataUnavailable
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.loading import load
@@ -44,29 +41,10 @@ from polydraft.modalities.vlm.pipeline import ChatPipeline
 
 METHODS = ("auto", "history", "suffix", "recycling", "pld")  # that need no trained drafter
 PREFILL = "prefill is apart, of other engines too: their clocks start with the first token"
-CACHE = "POLYDRAFT_CACHE"  # environment variable that names the cache folder, or turns it off
-ALONE = "other engines than transformers' generate decode one prompt at a time, so they are in tables of 1 row alone"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Work of every block."""
-
-    prompts: int  # that count; the last batch is filled up
-    warm_ups: int  # prompts before them, likewise
-    tokens: int  # most of an answer
-    repeats: int
-    cold: bool  # whether methods forget all before every batch
-
-    def batches(self, rows: int) -> tuple[int, int]:
-        """Return the numbers of batches that count, and of those before them; raise InvalidArgument if too many."""
-        counting, warming = -(-self.prompts // rows), -(-self.warm_ups // rows)
-        if (counting + warming) * rows > NUM_PROMPTS:
-            raise InvalidArgument(
-                f"{counting + warming} batches of {rows} are more than the {NUM_PROMPTS} prompts of a kind; give fewer "
-                "--prompts, --warm-ups or --rows."
-            )
-        return counting, warming
+ALONE = (
+    "engines other than transformers' generate decode one prompt at a time, so they are in tables of 1 row alone; "
+    "those that read a GGUF file have its weights, of 4 bits for instance, and not those of the model's folder"
+)
 
 
 def run(
@@ -153,60 +131,11 @@ def contenders_of(
     return method_contenders(pipe, names), engines, left_out
 
 
-def time_rounds(
-    contenders: Sequence[PromptContender], counting: Sequence[list[PromptInputs]],
-    warming: Sequence[list[PromptInputs]], plan: Plan,
-) -> dict[str, list[list[Run]]]:  # fmt: skip
-    """Return the runs of every round and batch, by contender.
-
-    Args:
-        contenders (Sequence[PromptContender]): Another one begins with each batch.
-        counting (Sequence[list[PromptInputs]]): Batches that count.
-        warming (Sequence[list[PromptInputs]]): Batches that every round begins with, or only the first if methods
-            forget them anyway.
-        plan (Plan): Number of rounds, and whether methods forget before every batch.
-    """
-    rounds: dict[str, list[list[Run]]] = {contender.name: [] for contender in contenders}
-    for turn in range(plan.repeats):
-        for contender in contenders:
-            contender.renew()
-            rounds[contender.name].append([])
-        for batch in warming if turn == 0 or not plan.cold else ():
-            for contender in contenders:
-                contender.decode(batch)
-        for place, batch in enumerate(counting):
-            for contender in rotated(contenders, turn + place):
-                if plan.cold:
-                    contender.renew()
-                rounds[contender.name][turn].append(contender.decode(batch))
-    return rounds
-
-
-@contextmanager
-def no_cache_folder() -> Iterator[None]:
-    """Turn the cache folder off, so that no method knows or keeps the speeds of drafters."""
-    before = os.environ.get(CACHE)
-    os.environ[CACHE] = "off"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[CACHE]
-        else:
-            os.environ[CACHE] = before
-
-
-def rotated(contenders: Sequence[PromptContender], first: int) -> Iterator[PromptContender]:
-    """Yield all contenders, from the one at `first` on, round and round."""
-    for place in range(len(contenders)):
-        yield contenders[(first + place) % len(contenders)]
-
-
 def state_note(plan: Plan) -> str:
     """Return what methods that learn have seen before a prompt, as a note."""
     if plan.cold:
         return "methods that learn forgot everything before each batch: this is a first request (--cold)"
     return (
-        f"methods that learn had seen {plan.warm_ups} other prompts of a kind before those that count, and kept what "
+        f"methods that learn had answered other prompts of a kind before (--warm-ups {plan.warm_ups}), and kept what "
         "they learned from prompt to prompt; --cold measures a first request"
     )

@@ -57,7 +57,8 @@ def text(
 
     Methods that learn keep what they learn from prompt to prompt of a kind, and no prompt is repeated in a round.
     """
-    from polydraft.apps.bench.text.speed import Plan, run
+    from polydraft.apps.bench.text.rounds import Plan
+    from polydraft.apps.bench.text.speed import run
 
     run(
         model=model, drafter=drafter, methods=methods, kinds=kinds, temperatures=temperatures, rows=rows,

@@ -6,7 +6,7 @@ sit out and are told what was committed meanwhile when they are chosen again (`D
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from polydraft.core.batched_state import BatchedState, RowRemoval, cached_arange
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.auto.memory import SpeedMemory
 from polydraft.core.drafters.auto.selector import SpeedSelector
-from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, PassCost
+from polydraft.core.drafters.base import Drafter, DraftOutcome, Learner, MissedTokens, PassCost
 from polydraft.core.drafters.network.state import gather_per_cfg_branch, repeat_for_cfg_branches
 from polydraft.core.model.cache import round_up_to_blocks
 from polydraft.core.sampling.noise import Noise
@@ -27,15 +27,15 @@ from polydraft.core.target.state import BatchState
 from polydraft.core.tokens import batch_gather, batch_scatter_
 
 MAX_DRAFT = 256  # nodes of the largest draft of any method
+LEARNING_PASSES = 64  # passes before a trial from which on a candidate learns from the drafts of others
 LOOKAHEAD = 256  # passes that a batch is expected to take, when it is decided which drafters to start
 
 
 @dataclass
 class FeatureLog(BatchedState):
-    """Target hidden states before every generated token, and outputs after the last, for drafters that sat out."""
+    """Target hidden states before every generated token, for drafters that sat out."""
 
     hidden_states: Tensor  # [B, R, T, D] entry t is from before generated token t
-    outputs: Tensor  # [B, …] processed outputs that the last committed token was sampled from
 
     def ensure_capacity(self, num_tokens: int) -> None:
         """Enlarge the log if it does not hold `num_tokens` generated tokens."""
@@ -53,8 +53,6 @@ class FeatureLog(BatchedState):
         index = next_positions(num_generated - result.num_committed, tree_indices.shape[1])
         # entries beyond the committed tokens are overwritten by the next pass
         batch_scatter_(self.hidden_states.flatten(0, 1), repeat_for_cfg_branches(index, cfg_branches), hidden_states)
-        last = tree_indices.gather(1, (result.num_committed - 1).clamp(min=0)[:, None])[:, 0]
-        self.outputs = outcome.distribution.processed_outputs[cached_arange(len(last), last.device), last]
 
 
 @dataclass
@@ -66,10 +64,14 @@ class AutoState(BatchedState):
 
     name: str  # candidate that drafts the next pass
     active: Any  # its state, where captured graphs look for tensors
+    situation: str = ""  # what speeds are measured apart by, in the next pass
     states: dict[str, Any] = field(default_factory=dict)  # of all candidates that take part, the active one included
     # per candidate and batch row the length of the sequence when it last observed a pass; -1 before the first
     synced_lens: dict[str, list[int]] = field(default_factory=dict)
-    features: FeatureLog | None = None
+    features: FeatureLog | None = None  # None if no candidate reads hidden states
+    # [B, …] processed outputs that the last committed token was sampled from; None if no candidate reads them, and
+    # before the first pass
+    outputs: Tensor | None = None
 
     def remove_rows(self, removal: RowRemoval) -> None:
         """Remove batch rows from the states of all candidates and from the log."""
@@ -79,6 +81,8 @@ class AutoState(BatchedState):
             self.synced_lens[name] = removal.apply_to_list(self.synced_lens[name])
         if self.features is not None:
             self.features.remove_rows(removal)
+        if self.outputs is not None:
+            self.outputs = removal.apply_to_tensor(self.outputs)
 
 
 class AutoDrafter(Drafter):
@@ -97,7 +101,7 @@ class AutoDrafter(Drafter):
         self.memory = SpeedMemory(None) if memory is None else memory
         selector.load_json(self.memory.load())
 
-    def situation(self, num_rows: int, all_greedy: bool) -> Hashable:
+    def situation(self, num_rows: int, all_greedy: bool) -> str:
         """Return the key of what is measured apart: the number of sequences, by powers of two, and greedy or not."""
         return f"{1 << max(0, num_rows - 1).bit_length()} rows, {'greedy' if all_greedy else 'sampled'}"
 
@@ -109,13 +113,18 @@ class AutoDrafter(Drafter):
         num_rows = len(prompts.branch_lens)
         if drafter_state is None:
             names = self.selector.worth_starting(LOOKAHEAD)
-            drafter_state = AutoState(names[0], None, dict.fromkeys(names), {name: [] for name in names})
+            drafter_state = AutoState(
+                names[0], None, states=dict.fromkeys(names), synced_lens={name: [] for name in names}
+            )
         for name, state in drafter_state.states.items():
             drafter_state.states[name] = self.candidates[name].begin(state, prompts)
             drafter_state.synced_lens[name] += [-1] * num_rows
         drafter_state.active = drafter_state.states[drafter_state.name]
-        if any(self.candidates[name].follows_features for name in drafter_state.states):
+        if any(self.candidates[name].follows_hidden_states for name in drafter_state.states):
             self.append_features(drafter_state, prompts)
+        if drafter_state.outputs is not None:
+            outputs = drafter_state.outputs
+            drafter_state.outputs = torch.cat([outputs, outputs.new_zeros(num_rows, *outputs.shape[1:])])
         return drafter_state
 
     def append_features(self, drafter_state: AutoState, prompts: PrefillOutput) -> None:
@@ -124,16 +133,15 @@ class AutoDrafter(Drafter):
         num_rows, cfg_branches, _, size = hidden_states.shape
         length = 0 if drafter_state.features is None else drafter_state.features.hidden_states.shape[2]
         empty = hidden_states.new_zeros(num_rows, cfg_branches, length, size)
-        if drafter_state.features is None:  # the size of the outputs is known after the first pass
-            drafter_state.features = FeatureLog(empty, empty.new_zeros(num_rows, 0))
+        if drafter_state.features is None:
+            drafter_state.features = FeatureLog(empty)
         else:
-            outputs = drafter_state.features.outputs
-            drafter_state.features.append_rows(FeatureLog(empty, outputs.new_zeros(num_rows, *outputs.shape[1:])))
+            drafter_state.features.append_rows(FeatureLog(empty))
 
     def prepare(self, state: BatchState, drafter_state: AutoState) -> None:
         """Choose who drafts the next pass, and bring it up to date."""
         key = self.situation(len(state), all(row.temperature == 0 for row in state.sampling_tensors.distinct_params))
-        name = self.selector.choose(key, list(drafter_state.states))
+        drafter_state.situation, name = key, self.selector.choose(key, list(drafter_state.states))
         for lens in drafter_state.synced_lens.values():  # sequences that have just begun
             lens[:] = [len_ if synced < 0 else synced for len_, synced in zip(state.seq_lens, lens, strict=True)]
         if name != drafter_state.name:
@@ -160,14 +168,13 @@ class AutoDrafter(Drafter):
         """Return the last `counts[b]` committed tokens of every batch row b; `most` is the largest count."""
         num_missed = torch.tensor(counts, device=state.tokens.device)
         tokens = batch_gather(state.tokens, next_positions(state.num_tokens - num_missed, most))
-        features = drafter_state.features
-        if features is None:
-            nothing = torch.zeros(0, device=state.tokens.device)
-            return MissedTokens(num_missed, tokens, nothing, nothing)
-        index = next_positions(state.num_generated - num_missed, most)
-        return MissedTokens(
-            num_missed, tokens, gather_per_cfg_branch(features.hidden_states, index), features.outputs
-        )
+        nothing = torch.zeros(0, device=state.tokens.device)
+        hidden_states = nothing
+        if drafter_state.features is not None:
+            index = next_positions(state.num_generated - num_missed, most)
+            hidden_states = gather_per_cfg_branch(drafter_state.features.hidden_states, index)
+        outputs = nothing if drafter_state.outputs is None else drafter_state.outputs
+        return MissedTokens(num_missed, tokens, hidden_states, outputs)
 
     def draft(self, state: BatchState, drafter_state: AutoState, sampler: Sampler, noise: Noise) -> Draft:
         """Return the draft of the candidate that was chosen."""
@@ -178,9 +185,21 @@ class AutoDrafter(Drafter):
         self.candidates[drafter_state.name].observe(state, drafter_state.active, outcome)
         if drafter_state.features is not None:
             drafter_state.features.write(state.num_generated, outcome)
-        for name in drafter_state.states:
-            if name != drafter_state.name:
-                self.candidates[name].watch(state, outcome)
+        if any(self.candidates[name].follows_outputs for name in drafter_state.states):
+            drafter_state.outputs = last_outputs(outcome)
+        for learner in self.learners_beside(drafter_state):
+            learner.learn(state, outcome)
+
+    def learners_beside(self, drafter_state: AutoState) -> list[Learner]:
+        """Return what has not learned from the pass yet, of candidates that may draft soon."""
+        learned = set(map(id, self.candidates[drafter_state.name].learners()))
+        waiting = {
+            id(learner): learner
+            for name in drafter_state.states
+            if self.selector.may_soon_draft(drafter_state.situation, name, LEARNING_PASSES)
+            for learner in self.candidates[name].learners()
+        }
+        return [learner for key, learner in waiting.items() if key not in learned]
 
     def record(self, drafter_state: AutoState, cost: PassCost) -> None:
         """Tell the selector how fast the pass was."""
@@ -197,3 +216,12 @@ class AutoDrafter(Drafter):
     def active_name(self, drafter_state: AutoState) -> str:
         """Return the name of the candidate that drafts the next pass."""
         return drafter_state.name
+
+
+def last_outputs(outcome: DraftOutcome) -> Tensor:
+    """Return the processed outputs that the last committed token of every batch row was sampled from, `[B, …]`."""
+    result = outcome.verification
+    tree_indices = torch.nn.functional.pad(result.path + 1, (1, 0)).clamp(min=0)
+    last = tree_indices.gather(1, (result.num_committed - 1).clamp(min=0)[:, None])[:, 0]
+    outputs: Tensor = outcome.distribution.processed_outputs[cached_arange(len(last), last.device), last]
+    return outputs

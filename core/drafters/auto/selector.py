@@ -223,6 +223,10 @@ class SpeedSelector:
         last_pass = now.trials[name].last_pass
         return name == now.incumbent or last_pass + self.period(now, name) <= now.pass_index + passes
 
+    def may_soon_draft(self, key: Hashable, name: str, passes: int) -> bool:
+        """Return whether a drafter may draft one of the next `passes` passes in a situation."""
+        return self.may_draft(self.situation(key), name, passes)
+
     def to_json(self) -> dict[str, Any]:
         """Return what has been learned, by situation and drafter, for a later process."""
         return {

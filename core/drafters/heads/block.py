@@ -29,13 +29,17 @@ class BlockModel(MultiTokenModel):
         target_config (Any): Text configuration of the target.
         places (int): Number K of positions that a pass predicts.
         depth (int): Number of layers.
+        words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
     kind, title = "block", "block drafter"
 
-    def __init__(self, target_config: Any, places: int = 6, depth: int = 3) -> None:
+    def __init__(
+        self, target_config: Any, places: int = 6, depth: int = 3, words: list[int] | None = None
+    ) -> None:
         """Create untrained weights: `fuse`, `places` learned queries and `depth` layers."""
         super().__init__(target_config, places=places, depth=depth)
+        self.restrict_vocab(words)
         self.num_positions = places
         self.config = layer_config(target_config, depth)
         size = self.config.hidden_size

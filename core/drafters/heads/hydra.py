@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.drafters.heads.medusa import select_last_new
-from polydraft.core.drafters.network.base import DrafterModel, embedding_tables
+from polydraft.core.drafters.network.base import DrafterModel, DraftHead, embedding_tables
 from polydraft.core.drafters.network.state import DrafterCacheState, gather_per_cfg_branch
 from polydraft.core.drafters.tree.candidates import DraftTree
 from polydraft.core.drafters.tree.drafter import TreeDrafter
@@ -38,13 +38,17 @@ class HydraHeads(DrafterModel):
         target_config (Any): Text configuration of the target.
         places (int): K, the number of heads.
         hidden (int | None): Width between V and W; None for the target's hidden size.
+        words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
     kind, title = "hydra", "Hydra heads"
 
-    def __init__(self, target_config: Any, places: int = 5, hidden: int | None = None) -> None:
+    def __init__(
+        self, target_config: Any, places: int = 5, hidden: int | None = None, words: list[int] | None = None
+    ) -> None:
         """Create `places` heads: a matrix V (`reads`) and a matrix W (`says`, zero at first) for each."""
         super().__init__(target_config, places=places, **({} if hidden is None else {"hidden": hidden}))
+        self.restrict_vocab(words)
         self.num_positions, self.hidden_size = places, target_config.hidden_size
         self.inner_size = hidden or self.hidden_size
         reads = [nn.Linear((2 + head) * self.hidden_size, self.inner_size) for head in range(places)]
@@ -119,7 +123,8 @@ class HydraDrafter(TreeDrafter):
         self, model: HydraHeads, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
     ) -> None:
         """Prepare the matrices V of as many heads as the tree has levels, split into one part per input."""
-        super().__init__(target, tree_shape, ranking)
+        self.draft_head = DraftHead(model, target)
+        super().__init__(target, tree_shape, ranking, self.draft_head.vocab_subset)
         self.model = model.eval()
         # V_k [h, e_0, …] is a sum over inputs: one matmul for the hidden state h, and one lookup per token (or matmul,
         # if the vocabulary is too large for tables) give what each adds in all heads
@@ -189,17 +194,20 @@ class HydraDrafter(TreeDrafter):
         return HydraLevelState(0, hidden_state, projected)
 
     def logits(self, level_state: HydraLevelState, state: BatchState, tree: DraftTree, positions: Tensor) -> Tensor:
-        """Return draft logits for the children of the W frontier nodes, after guidance, `[B, W, V]`.
+        """Return draft logits for the children of the W frontier nodes, after guidance.
 
         Args:
             level_state (HydraLevelState): Level state of the frontier nodes.
             state (BatchState): Committed state of the target.
             tree (DraftTree): Tree grown so far.
             positions (Tensor): [B, 1] position of the children among the generated tokens.
+
+        Returns:
+            Tensor: [B, W, V], or over `vocab_subset`.
         """
         projected = self.head_projection(level_state, state, positions)
         predicted = self.model.apply_head(level_state.head, level_state.hidden_state, projected)
-        return self.target.apply_guidance(self.target.compute_logits(predicted), state.sampling_tensors, positions)
+        return self.target.apply_guidance(self.draft_head(predicted), state.sampling_tensors, positions)
 
     def head_projection(self, level_state: HydraLevelState, state: BatchState, positions: Tensor) -> Tensor:
         """Return the output of V, which is the input of the SiLU, in the head that predicts next, `[B, R, W, H]`."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.core.batched_state import cached_arange
-from polydraft.core.drafters.network.base import DrafterModel
+from polydraft.core.drafters.network.base import DrafterModel, DraftHead
 from polydraft.core.drafters.network.state import DrafterCacheState, prompt_embeddings
 from polydraft.core.drafters.tree.candidates import DraftTree
 from polydraft.core.drafters.tree.drafter import TreeDrafter
@@ -89,13 +89,15 @@ class MultiTokenModel(DrafterModel):
 class MultiTokenDrafter(TreeDrafter):
     """Drafter whose model predicts all levels of a tree in one pass.
 
-    Its level state, which `forward_committed` returns and `forward_children` passes on, is `[B, depth, V]` logits.
+    Its level state, which `forward_committed` returns and `forward_children` passes on, is `[B, depth, V]` logits; V is
+    the size of the vocabulary, or of the model's vocabulary subset.
     """
 
     def __init__(
         self, model: MultiTokenModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
     ) -> None:
-        super().__init__(target, tree_shape, ranking)
+        self.draft_head = DraftHead(model, target)
+        super().__init__(target, tree_shape, ranking, self.draft_head.vocab_subset)
         self.model = model.eval()
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
@@ -131,8 +133,7 @@ class MultiTokenDrafter(TreeDrafter):
         # the first level follows the root and the pending tokens (accepted, but not committed yet)
         first_position = (state.num_generated + drafter_state.num_pending)[:, None]
         positions = first_position + cached_arange(depth, tokens.device)
-        logits = self.target.compute_logits(predicted)
-        return self.target.apply_guidance(logits, state.sampling_tensors, positions)
+        return self.target.apply_guidance(self.draft_head(predicted), state.sampling_tensors, positions)
 
     def forward_children(self, level_state: Tensor, drafter_state: DrafterCacheState, tree: DraftTree) -> Tensor:
         """Return `level_state`, which holds the logits of all levels."""
@@ -161,13 +162,15 @@ class MedusaHeads(MultiTokenModel):
     Args:
         target_config (Any): Text configuration of the target.
         places (int): Number K of heads, and so of predicted positions.
+        words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
     kind, title = "heads", "Medusa heads"
 
-    def __init__(self, target_config: Any, places: int = 4) -> None:
+    def __init__(self, target_config: Any, places: int = 4, words: list[int] | None = None) -> None:
         """Create `places` heads in one matrix, zero at first."""
         super().__init__(target_config, places=places)
+        self.restrict_vocab(words)
         self.num_positions = places
         size = target_config.hidden_size
         self.blocks = nn.Linear(size, places * size)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from polydraft.core.batched_state import BatchedState, cached_arange, next_positions
 from polydraft.core.draft import Draft, max_without_sync
-from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, append_drafter_rows
+from polydraft.core.drafters.base import Drafter, DraftOutcome, Learner, MissedTokens, append_drafter_rows
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import PrefillOutput
@@ -90,12 +90,16 @@ class HistorySource(ABC):
         """
 
     def learn(self, state: BatchState, outcome: DraftOutcome) -> None:  # noqa: B027 (some learn from texts alone)
-        """Learn from a verified draft, whoever drafted it.
+        """Learn from the verification of a draft with this source's proposal.
 
         Args:
             state (BatchState): State of the target, with the accepted tokens already committed.
             outcome (DraftOutcome): The draft and its verification.
         """
+
+    def learners(self) -> Sequence[Learner]:
+        """Return what this source learns from every pass, whoever drafted; sources may share it."""
+        return ()
 
     def learn_sequence(self, prompt_end: Sequence[int], tokens: Sequence[int]) -> None:  # noqa: B027
         """Learn from a sequence that has ended: the last ids of its prompt, and all generated ids."""
@@ -152,10 +156,9 @@ class HistoryDrafter(Drafter):
         for source in self.sources:
             source.learn(state, outcome)
 
-    def watch(self, state: BatchState, outcome: DraftOutcome) -> None:
-        """Let all sources learn from another drafter's draft."""
-        for source in self.sources:
-            source.learn(state, outcome)
+    def learners(self) -> Sequence[Learner]:
+        """Return what the sources learn from every pass."""
+        return [learner for source in self.sources for learner in source.learners()]
 
     def catch_up(self, state: BatchState, drafter_state: PendingState, missed: MissedTokens) -> None:
         """Drop the pending tokens: they have been committed meanwhile."""

@@ -9,13 +9,14 @@ tables useful at any temperature, and the last two tokens are looked up before t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import DraftOutcome
+from polydraft.core.drafters.base import DraftOutcome, Learner
 from polydraft.core.drafters.history.drafter import HistorySource, TokenHistory
 from polydraft.core.drafters.tree.candidates import DraftTree
 from polydraft.core.drafters.tree.shapes import CandidateRanking, ChildScores, DynamicTree
@@ -98,48 +99,20 @@ class SuccessorTable:
         self.pairs[slots] = torch.cat([torch.full_like(pairs, -1), pairs])
 
 
-class RecyclingSource(HistorySource):
-    """Source that drafts what the target expected when it last saw the same tokens.
+class RecyclingMemory:
+    """Distributions that the target had behind tokens, and how often their likeliest ids were right.
 
     Args:
         vocab_size (int): V.
-        allowed (Tensor): `[V]` bool, ids that may be drafted.
-        depth (int): Longest path.
-        width (int): Nodes per level that get children, and children of a node.
-        spread (float): Scale of the error of the stored logits, see `CandidateRanking`.
         num_candidates (int): Ids that are kept behind every token.
+        device (torch.device): Device of the tables.
     """
 
-    def __init__(
-        self, vocab_size: int, allowed: Tensor, depth: int = 4, width: int = 3, spread: float = 1.0,
-        num_candidates: int = 8,
-    ) -> None:  # fmt: skip
-        self.table = SuccessorTable(vocab_size, min(num_candidates, vocab_size), allowed.device)
-        self.bias = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
-        self.shape = DynamicTree(depth, min(width, num_candidates, vocab_size), stop=0.02)
-        self.ranking = CandidateRanking(spread)
+    def __init__(self, vocab_size: int, num_candidates: int, device: torch.device) -> None:
+        self.table = SuccessorTable(vocab_size, min(num_candidates, vocab_size), device)
         # [3] by number of tokens looked up: how often the target's token was among the candidates
-        self.tests = torch.full((3,), PRIOR_WEIGHT, device=allowed.device)
-        self.hits = self.tests * torch.tensor([0.0, *PRIOR_HITS], device=allowed.device)
-
-    def propose(self, history: TokenHistory, sampler: Sampler, noise: Noise) -> Draft:
-        """Return a tree of the likeliest candidates, ranked with the noise of their positions."""
-        gumbel = history.ranking_noise(noise, self.shape.depth)  # [B, depth, V] or None
-        previous, tokens = history.last_tokens(2).split(1, 1)  # [B, 1] each
-        tree, log_hit_rates = DraftTree(len(tokens), tokens.device), (self.hits / self.tests).log()
-        for level in range(self.shape.depth):
-            if tree.levels:
-                previous, tokens = tokens.gather(1, tree.parent_index), tree.frontier_ids
-            found = self.table.lookup(previous, tokens)
-            scores = ChildScores(
-                found.logits + self.bias[found.ids],
-                None if gumbel is None else batch_gather_columns(gumbel[:, level], found.ids),
-                found.ids,
-                log_hit_rates[found.order][..., None],
-            )
-            if not self.shape.grow(tree, scores, self.ranking):
-                break
-        return self.shape.draft_main_path_first(tree)
+        self.tests = torch.full((3,), PRIOR_WEIGHT, device=device)
+        self.hits = self.tests * torch.tensor([0.0, *PRIOR_HITS], device=device)
 
     def learn(self, state: BatchState, outcome: DraftOutcome) -> None:
         """Store the target's distributions at the root and all nodes, and count how often candidates were right."""
@@ -148,11 +121,10 @@ class RecyclingSource(HistorySource):
         root = state.tokens.gather(1, index)
         before_root = state.tokens.gather(1, (index - 1).clamp(min=0)).masked_fill(index < 1, -1)
         self.count_hits(before_root, root, result.tokens[:, :1])
-        tree_tokens = torch.cat([root, draft.tokens], 1)  # [B, N+1]
-        parent = draft.parents + 1
-        previous = torch.cat([before_root, tree_tokens.gather(1, parent)], 1)
-        valid = torch.cat([torch.ones_like(root, dtype=torch.bool), draft.valid], 1)
         logits, ids = fast_topk(outcome.distribution.unfiltered_logits, self.table.ids.shape[1])
+        tree_tokens = torch.cat([root, draft.tokens], 1)  # [B, N+1]
+        previous = torch.cat([before_root, tree_tokens.gather(1, draft.parents + 1)], 1)
+        valid = torch.cat([torch.ones_like(root, dtype=torch.bool), draft.valid], 1)
         self.table.store(
             previous.flatten(), tree_tokens.flatten(), ids.flatten(0, 1), logits.flatten(0, 1).float(), valid.flatten()
         )
@@ -168,6 +140,53 @@ class RecyclingSource(HistorySource):
         self.tests.mul_(fading)
         self.hits.mul_(fading)
         self.hits[0] = 0.0
+
+
+class RecyclingSource(HistorySource):
+    """Source that drafts what the target expected when it last saw the same tokens.
+
+    Args:
+        memory (RecyclingMemory): What the target expected; sources may share it.
+        allowed (Tensor): `[V]` bool, ids that may be drafted.
+        depth (int): Longest path.
+        width (int): Nodes per level that get children, and children of a node.
+        spread (float): Scale of the error of the stored logits, see `CandidateRanking`.
+    """
+
+    def __init__(
+        self, memory: RecyclingMemory, allowed: Tensor, depth: int = 4, width: int = 3, spread: float = 1.0
+    ) -> None:
+        self.memory, self.bias = memory, torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
+        self.shape = DynamicTree(depth, min(width, memory.table.ids.shape[1]), stop=0.02)
+        self.ranking = CandidateRanking(spread)
+
+    def propose(self, history: TokenHistory, sampler: Sampler, noise: Noise) -> Draft:
+        """Return a tree of the likeliest candidates, ranked with the noise of their positions."""
+        gumbel = history.ranking_noise(noise, self.shape.depth)  # [B, depth, V] or None
+        previous, tokens = history.last_tokens(2).split(1, 1)  # [B, 1] each
+        tree = DraftTree(len(tokens), tokens.device)
+        log_hit_rates = (self.memory.hits / self.memory.tests).log()
+        for level in range(self.shape.depth):
+            if tree.levels:
+                previous, tokens = tokens.gather(1, tree.parent_index), tree.frontier_ids
+            found = self.memory.table.lookup(previous, tokens)
+            scores = ChildScores(
+                found.logits + self.bias[found.ids],
+                None if gumbel is None else batch_gather_columns(gumbel[:, level], found.ids),
+                found.ids,
+                log_hit_rates[found.order][..., None],
+            )
+            if not self.shape.grow(tree, scores, self.ranking):
+                break
+        return self.shape.draft_main_path_first(tree)
+
+    def learn(self, state: BatchState, outcome: DraftOutcome) -> None:
+        """Let the memory learn."""
+        self.memory.learn(state, outcome)
+
+    def learners(self) -> Sequence[Learner]:
+        """Return the memory."""
+        return (self.memory,)
 
 
 def batch_gather_columns(values: Tensor, ids: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from polydraft.core.batched_state import BatchedState, cached_arange
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, append_drafter_rows
+from polydraft.core.drafters.base import Drafter, DraftOutcome, Learner, MissedTokens, append_drafter_rows
 from polydraft.core.drafters.history.drafter import HistorySource, TokenHistory, select_likeliest
 from polydraft.core.drafters.jacobi.window import JacobiDrafter, JacobiState
 from polydraft.core.sampling.noise import Noise
@@ -43,7 +43,7 @@ class LookaheadDrafter(Drafter):
         branch_nodes (int): Nodes of a source's branches.
     """
 
-    follows_features = True
+    follows_outputs = True
 
     def __init__(self, jacobi: JacobiDrafter, sources: Sequence[HistorySource], branch_nodes: int) -> None:
         self.jacobi, self.sources, self.branch_nodes = jacobi, sources, branch_nodes
@@ -103,10 +103,9 @@ class LookaheadDrafter(Drafter):
         for part in self.sources:
             part.learn(state, outcome)
 
-    def watch(self, state: BatchState, outcome: DraftOutcome) -> None:
-        """Let all sources learn from another drafter's draft."""
-        for source in self.sources:
-            source.learn(state, outcome)
+    def learners(self) -> Sequence[Learner]:
+        """Return what the sources learn from every pass."""
+        return [learner for source in self.sources for learner in source.learners()]
 
     def catch_up(self, state: BatchState, drafter_state: LookaheadState, missed: MissedTokens) -> None:
         """Discard the window: its guesses are for committed positions."""

@@ -296,7 +296,7 @@ class JacobiDrafter(WindowDrafter[WindowFiller]):
     # a wrong one confirm each other for many passes (a rejected object on a plain background).
     restart: bool = True
     window_for_batch: Callable[[int], int] | None = None  # number of sequences → guesses per pass; None: all
-    follows_features = True
+    follows_outputs = True
 
     def begin(self, drafter_state: JacobiState | None, prompts: PrefillOutput) -> JacobiState:
         """Append sequences with an empty window to the state, and return it; their first draft does not restart."""

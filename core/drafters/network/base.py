@@ -2,6 +2,9 @@
 
 A drafter model belongs to its target and is a folder like any other model: `config.json` holds the arguments of the
 constructor and the shape of the target, `model.safetensors` the weights.
+
+A model may be restricted to the token ids that its target generates most often: with a large vocabulary the full LM
+head costs more than the rest of a draft level (Zhao et al. 2025, FR-Spec, arXiv 2502.14856, section 3).
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ class DrafterModel(nn.Module):
     kind: ClassVar[str]  # name in `polydraft train drafter --kind`
     title: ClassVar[str]  # name in messages
     target: dict[str, Any]  # fields of the target's configuration that the weights depend on, see `fingerprint`
+    vocab_subset: list[int] | None = None  # token ids that may be drafted; None for all
 
     def __init__(self, target_config: Any, **settings: Any) -> None:
         super().__init__()
@@ -106,12 +110,21 @@ class DrafterModel(nn.Module):
         prepare_linears(network.to(target.device).requires_grad_(False))
         return network
 
+    def restrict_vocab(self, token_ids: list[int] | None) -> None:
+        """Restrict drafts to `token_ids` (None: all ids); the list is part of the saved settings, as `words`."""
+        self.vocab_subset = token_ids
+        self.settings.pop("words", None)
+        if token_ids is not None:
+            self.settings["words"] = token_ids
+
     def save_pretrained(self, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
         """Write `model.safetensors` and `config.json` to `folder`; `state_dict` replaces the model's own weights."""
         weights = self.state_dict() if state_dict is None else state_dict
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
         config = {"model_type": f"polydraft-{self.kind}", **self.settings, "target": self.target}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        # one setting per line, since a vocabulary subset has thousands of ids
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in config.items())
+        (folder / "config.json").write_text(f"{{\n{lines}\n}}\n")
 
 
 def fingerprint(config: Any) -> dict[str, Any]:
@@ -197,6 +210,33 @@ def find_decoder_class(config: Any) -> Any:
     matching = (candidate for candidate in classes if getattr(candidate, "config_class", None) is type(config))
     # classes with an LM head are those that can generate
     return next((candidate for candidate in matching if not issubclass(candidate, GenerationMixin)), None)
+
+
+class DraftHead:
+    """The target's LM head over the token ids that a drafter model may draft.
+
+    Args:
+        model (DrafterModel): Model whose `vocab_subset` may be drafted.
+        target (CausalTarget): Target that the drafts are for.
+
+    Raises:
+        UnsupportedMethod: The target does not have an id of the subset.
+    """
+
+    def __init__(self, model: DrafterModel, target: CausalTarget) -> None:
+        """Check the ids of the model's vocabulary subset, if any, and restrict the target's LM head to them."""
+        if unknown := [token for token in model.vocab_subset or () if not 0 <= token < target.vocab_size]:
+            raise UnsupportedMethod(
+                f"this drafter ({model.title}) guesses the id {unknown[0]} and its target draws 0 to "
+                f"{target.vocab_size - 1}; use the drafter that was made for it."
+            )
+        subset, self.target = model.vocab_subset, target
+        self.vocab_subset = None if subset is None else torch.tensor(subset, device=target.device)
+        self.lm_head = None if self.vocab_subset is None else target.restrict_lm_head(self.vocab_subset)
+
+    def __call__(self, hidden_states: Tensor) -> Tensor:
+        """Return the logits of hidden states `[..., D]`: `[..., V]`, or `[..., K]` over `vocab_subset`."""
+        return self.target.compute_logits(hidden_states, self.lm_head)
 
 
 class NetworkDrafter(TreeDrafter):

@@ -5,9 +5,6 @@ token i + 1; the target's LM head turns it into draft logits. While a tree is gr
 predictions; committed tokens are processed again with the target's true hidden states.
 Li et al. 2024, EAGLE (arXiv 2401.15077), section 4; EAGLE-2 (arXiv 2406.16858) grows dynamic trees.
 
-A head may be restricted to the token ids that its target generates most often: with a large vocabulary, the full LM
-head costs more than the layer (Zhao et al. 2025, FR-Spec, arXiv 2502.14856, section 3).
-
 There are three ways to process positions of an image: "features" treats them as any others, "embeddings" feeds the
 layer the image embeddings and bypasses `fuse` (MSD), and "dropped" leaves them out.
 """
@@ -26,6 +23,7 @@ from transformers import PreTrainedModel
 from polydraft.core.drafters.network import published_eagle
 from polydraft.core.drafters.network.base import (
     DrafterModel,
+    DraftHead,
     NetworkDrafter,
     TokenLookup,
     build_layers,
@@ -36,7 +34,7 @@ from polydraft.core.drafters.network.base import (
 )
 from polydraft.core.drafters.network.state import DrafterNetwork, HeadInput, prompt_embeddings
 from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
-from polydraft.core.errors import InvalidArgument, UnsupportedMethod
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.decoder import TreeDecoder, TreeFrontier
 from polydraft.core.model.linear import build_linear, dense_weight, fuse_linears
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
@@ -85,10 +83,6 @@ class EagleModel(DrafterModel):
         settings, weights = published_eagle.load_published_head(folder, target.config.get_text_config().hidden_size)
         return cls.from_weights(target, settings, weights, folder / published_eagle.WEIGHTS_FILE)
 
-    def restrict_vocab(self, token_ids: list[int] | None) -> None:
-        """Restrict drafts to `token_ids` (None: all ids); the list is part of the saved settings."""
-        self.vocab_subset = self.settings["words"] = token_ids
-
     def fuse_inputs(self, embeddings: Tensor, hidden_states: Tensor) -> Tensor:
         """Return `fuse` of `embeddings` of tokens i + 1 and `hidden_states` of tokens i; all three `[..., C, D]`.
 
@@ -125,21 +119,14 @@ class EagleDrafterNetwork(DrafterNetwork):
     """
 
     def __init__(self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None = None) -> None:
-        """Check the ids of the head's vocabulary subset, if any, and restrict the target's LM head to them."""
+        """Prepare the layer over a KV cache, and the target's LM head over the ids that may be drafted."""
         self.model, self.image_placeholder_mask = model.eval(), image_placeholder_mask
         super().__init__(TreeDecoder(model.layer, model.config), target)
-        if unknown := [token for token in model.vocab_subset or () if not 0 <= token < target.vocab_size]:
-            raise UnsupportedMethod(
-                f"this EAGLE head guesses the id {unknown[0]} and its target draws 0 to {target.vocab_size - 1}; use "
-                "the head that was made for it."
-            )
-        subset = model.vocab_subset
-        self.vocab_subset = None if subset is None else torch.tensor(subset, device=target.device)
-        self.lm_head = None if self.vocab_subset is None else target.restrict_lm_head(self.vocab_subset)
+        self.draft_head = DraftHead(model, target)
 
     def head(self, hidden_states: Tensor) -> Tensor:
-        """Return the target's LM head of `hidden_states` `[..., D]`: logits `[..., V]`, or over `vocab_subset`."""
-        return self.target.compute_logits(hidden_states, self.lm_head)
+        """Return the logits of the draft head for `hidden_states` `[..., D]`: `[..., V]`, or over its vocabulary subset."""
+        return self.draft_head(hidden_states)
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
         """Return the layer's inputs `[B*R, C, D]` for tokens and the hidden states they were predicted from.
@@ -319,7 +306,7 @@ class EagleDrafter(NetworkDrafter):
         image_placeholder_mask: Tensor | None = None,
     ) -> None:  # fmt: skip
         network = build_eagle_network(model, target, image_placeholder_mask)
-        super().__init__(network, target, tree_shape, ranking, network.vocab_subset)
+        super().__init__(network, target, tree_shape, ranking, network.draft_head.vocab_subset)
 
     def head(self, hidden_states: Tensor) -> Tensor:
         """Return logits `[..., V]`, or over the vocabulary subset, for `HeadInput.hidden_states`."""

@@ -115,7 +115,7 @@ class TreeDrafter(Drafter):
         vocab_subset (Tensor | None): [K] token ids that may be drafted; None for all.
     """
 
-    follows_features = True
+    follows_hidden_states = True
 
     def __init__(
         self, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,

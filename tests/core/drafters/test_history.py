@@ -14,7 +14,7 @@ from polydraft.core.drafters.history.drafter import (
     join_trees,
     select_likeliest,
 )
-from polydraft.core.drafters.history.recycling import RecyclingSource, SuccessorTable
+from polydraft.core.drafters.history.recycling import RecyclingMemory, RecyclingSource, SuccessorTable
 from polydraft.core.drafters.history.suffix import MatchAcceptance, SuffixSource, TextPool, longest_matches
 from polydraft.core.methods.budget import NodeBudget, PassLatency
 from polydraft.core.sampling.params import SamplingParams
@@ -113,7 +113,7 @@ def test_successors_of_pairs_precede_those_of_tokens():
 
 def test_recycled_draft_is_right_when_text_repeats(lab, run):
     made = lab()
-    source = RecyclingSource(VOCAB, EVERYTHING, depth=4, width=2)
+    source = RecyclingSource(RecyclingMemory(VOCAB, 8, EVERYTHING.device), EVERYTHING, depth=4, width=2)
     method = made.method(HistoryDrafter([source], 8))
     prompts = with_sampling(made.prompts[:1], SamplingParams(temperature=1))
     first, second = run(method, prompts), run(method, prompts)

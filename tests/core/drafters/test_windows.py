@@ -1,4 +1,4 @@
-"""Jacobi windows: after a window that was right everywhere, its last logits are used, as after any other."""
+"""Jacobi windows: what the target chose is guessed next, whether all of a window was right, or its length changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 
 from polydraft.core.decode import Method, add_requests, decode, decode_step, start_batch
 from polydraft.core.drafters.base import DraftOutcome
-from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter
 from polydraft.core.drafters.jacobi.sjd import REFRESHES, SJDDrafter
 from polydraft.core.drafters.jacobi.window import INITIALISATIONS, JacobiDrafter, WindowInitializer
 from polydraft.core.sampling.params import SamplingParams

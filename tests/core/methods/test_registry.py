@@ -69,13 +69,32 @@ def test_draft_size_shrinks_with_batch_where_identical(lab):
             "window": sized, "nodes": sized, "shares": [[0.5, 0.2]] * 3
         }, drafter_loaders={"heads": lambda: made.heads},
     )  # fmt: skip
-    assert build(parse("jacobi"), context)[0].window == 8
-    assert build(parse("jacobi+typical"), context)[0].window == 16  # the default: its result would depend on other rows
+    jacobi = build(parse("jacobi"), context)[0]
+    assert jacobi.window == 8 and jacobi.window_for_batch is sized
+    assert build(parse("jacobi(window=5)"), context)[0].window_for_batch is None
+    lossy = build(parse("jacobi+typical"), context)[0]  # the default: its result would depend on other rows
+    assert lossy.window == 16 and lossy.window_for_batch is None
     plan = build(parse("vadusa"), context)[0].tree_shape
     assert (plan.max_nodes, plan.for_batch(1).max_nodes, plan.for_batch(64).max_nodes) == (8, 8, sizes[-1])
     plan = build(parse("vadusa+typical"), context)[0].tree_shape
     assert plan.max_nodes == plan.for_batch(64).max_nodes == 16  # the default, whatever the machine
     assert build(parse("vadusa(nodes=5)"), context)[0].tree_shape.for_batch(64).max_nodes == 5
+
+
+def test_draft_size_includes_cost_of_sequences():
+    """Check that sequences which cost much by themselves leave time for more nodes of each."""
+    taus = {0: 1.0, 1: 1.5, 2: 1.8, 4: 2.2}
+
+    def seconds() -> dict[int, float]:
+        return {0: 1.0, 10: 6.0}
+
+    cheap, dear = (BatchAwareDraftSize(taus, lambda: {0: 1.0, 4: 1.0}, seconds, lambda s=s: s) for s in (0.0, 4.0))
+    assert (cheap(4), dear(4)) == (0, 2)
+
+
+def test_larger_nearly_equal_size_is_preferred():
+    taus, flat = {4: 2.0, 8: 2.04, 16: 1.97, 32: 1.8}, dict.fromkeys((4, 8, 16, 32), 1.0)
+    assert (best_draft_size(taus, flat), best_draft_size(taus, flat, prefers_larger=True)) == (4, 16)
 
 
 def test_tokens_per_pass_sum_node_probabilities():

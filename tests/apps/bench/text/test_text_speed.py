@@ -14,7 +14,9 @@ import torch
 
 from polydraft.apps.bench.text import contenders, speed
 from polydraft.apps.bench.text.contenders import Engine, LearningMethod, PromptContender, missing_part
-from polydraft.apps.bench.text.speed import Plan, TextSetting, split_prompts, time_rounds
+from polydraft.apps.bench.text.result import TextSetting
+from polydraft.apps.bench.text.rounds import CACHE, Plan, no_cache_folder, time_rounds
+from polydraft.apps.bench.text.speed import split_prompts
 from polydraft.apps.data.text_prompts import KINDS, NUM_PROMPTS, PASSAGE_KINDS, prompt_file, text_prompts
 from polydraft.apps.measure.peers.generate import generate
 from polydraft.apps.measure.peers.llama_cpp import LlamaCpp
@@ -83,27 +85,28 @@ def test_kinds_share_tables_of_a_setting() -> None:
 def test_rounds_rotate_contenders_and_forget() -> None:
     calls: list[str] = []
 
-    def contender(name: str) -> PromptContender:
+    def contender(name: str, learns: bool) -> PromptContender:
         def decode(batch: Any) -> Run:
             calls.append(f"{name}{batch}")
             return Run(1.0, batch)
 
-        return PromptContender(name, decode, lambda: calls.append(f"-{name}"))
+        return PromptContender(name, decode, lambda: calls.append(f"-{name}"), learns)
 
-    plan, counting, warming = Plan(2, 1, 8, 2, cold=False), [1, 2], [9]
-    rounds = time_rounds([contender("a"), contender("b")], counting, warming, plan)  # type: ignore[arg-type]
-    assert " ".join(calls) == "-a -b a9 b9 a1 b1 b2 a2 -a -b a9 b9 b1 a1 a2 b2"
+    plan, counting, warming = Plan(2, 2, 8, 2, cold=False), [1, 2], [8, 9]
+    pair = [contender("a", learns=True), contender("b", learns=False)]
+    rounds = time_rounds(pair, counting, warming, plan)  # type: ignore[arg-type]
+    assert " ".join(calls) == "-a -b a8 b8 a9 a1 b1 b2 a2 -a -b a8 a9 b1 a1 a2 b2"
     assert {name: [[run.tokens for run in turn] for turn in turns] for name, turns in rounds.items()} == {
         "a": [[1, 2], [1, 2]], "b": [[1, 2], [1, 2]]
     }  # fmt: skip
     calls.clear()
-    time_rounds([contender("a")], counting, warming, replace(plan, cold=True))  # type: ignore[arg-type]
-    assert " ".join(calls) == "-a a9 -a a1 -a a2 -a -a a1 -a a2"
+    time_rounds(pair[:1], counting, warming, replace(plan, cold=True))  # type: ignore[arg-type]
+    assert " ".join(calls) == "-a a8 -a a1 -a a2 -a -a a1 -a a2"
 
 
 def test_bench_ignores_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(speed.CACHE, str(tmp_path))
-    with speed.no_cache_folder():
+    monkeypatch.setenv(CACHE, str(tmp_path))
+    with no_cache_folder():
         assert cache_folder() is None
     assert cache_folder() == tmp_path
 

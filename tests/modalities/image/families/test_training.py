@@ -43,7 +43,7 @@ def test_teacher_forced_features_match_generation_features(family: str, loaded: 
     texts = ["7", "3", "88"] if family == "llamagen_c2i" else CAPTIONS
     asked = pipe.build_prompts(texts, sampling=pipe.sampling_params(temperature=0.0, guidance_scale=1.0))
     method, target = pipe.method(parse("ar")), pipe.target()
-    drawn = Samples(target, tmp_path, forced=answers.forced(pipe.token_mask))
+    drawn = Samples(target, tmp_path, undrafted=answers.forced(pipe.token_mask))
     drawn.draw(method, lambda index: asked if index == 0 else [], "taught", 0)
     examples = drawn.examples(range(3))
     features, embeddings = run_target(target, examples)
