@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,7 +82,7 @@ class Samples:
                 self.outputs.append(stored.get_tensor(f"{row}.output").long())
                 self.sizes.append(stored.get_slice(f"{row}.prompt").get_shape()[0] + len(self.outputs[-1]))
 
-    def most_frequent_ids(self, count: int, stop_token_mask: Tensor | None = None) -> list[int]:
+    def most_frequent_ids(self, count: int, stop_ids: Collection[int] = ()) -> list[int]:
         """Return `count` token ids, those that are most frequent in the answers, in this order.
 
         Of equally frequent ones those come first that are more frequent in the prompts, then the lower ids, which most
@@ -90,14 +90,15 @@ class Samples:
 
         Args:
             count (int): Number of ids, at most as many as there are.
-            stop_token_mask (Tensor | None): `[V]` bool, ids that are among them however rare they are.
+            stop_ids (Collection[int]): Ids that are among them however rare they are.
         """
         times = self.count_ids(self.outputs).double()
         asked = self.count_ids([self.prompt_tokens(row) for row in range(len(self))])
         score = times + asked / (1 + asked.sum())  # what prompts add is less than one occurrence
         ranked = score.argsort(descending=True, stable=True)
-        if stop_token_mask is not None:  # stop ids to the front, so that they are not cut off
-            ranked = ranked[stop_token_mask.cpu()[ranked].argsort(descending=True, stable=True)]
+        if stop_ids:  # to the front, so that they are not cut off
+            is_stop = torch.isin(ranked, torch.tensor(sorted(stop_ids)))
+            ranked = torch.cat([ranked[is_stop], ranked[~is_stop]])
         kept = ranked[:count].sort().values  # by id, so that lower ids come first among equal ones
         return kept[score[kept].argsort(descending=True, stable=True)].tolist()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,8 @@ def all_prompts(kind: str) -> list[str]:
         return [f"Translate into {language}: {text}" for language in LANGUAGES for text in texts[kind]][:NUM_PROMPTS]
     if kind not in PASSAGE_KINDS:
         return list(texts[kind])[:NUM_PROMPTS]
-    return [
-        passage_prompt(kind, passage, wording) for wording in range(len(SUMMARY)) for passage in texts["passages"]
-    ][:NUM_PROMPTS]
+    pairs = product(range(len(SUMMARY)), texts["passages"])
+    return [passage_prompt(kind, passage, wording) for wording, passage in pairs][:NUM_PROMPTS]
 
 
 def passage_prompt(kind: str, passage: dict[str, Any], wording: int) -> str:

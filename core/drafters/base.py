@@ -57,7 +57,7 @@ class PassCost:
 
 
 class Learner(Protocol):
-    """What learns from passes for all sequences, apart from the state of any."""
+    """Learns from passes for all sequences, apart from the state of any."""
 
     def learn(self, state: BatchState, outcome: DraftOutcome) -> None:
         """Learn from a verified draft.

@@ -219,7 +219,7 @@ class PassTimes:
 
 
 EQUAL_RATE = 0.98  # share of the best rate from which rates count as equal: smaller differences are noise
-LARGER_RATE = 0.95  # share of the best rate from which a larger size is preferred, where `prefers_larger`
+LARGER_RATE = 0.97  # share of the best rate from which a larger size is preferred, where `prefers_larger`
 
 
 def best_draft_size(

@@ -106,6 +106,18 @@ def recycling(everything: Tensor) -> RecyclingSource:
     return RecyclingSource(RecyclingMemory(VOCAB, 8, everything.device), everything, 3, 2)
 
 
+class Turns(SpeedSelector):
+    """Selector that follows a list of turns, then the last of them."""
+
+    def __init__(self, turns: list[str]) -> None:
+        super().__init__(list(dict.fromkeys(turns)))
+        self.turns, self.index = turns, 0
+
+    def choose(self, key: Hashable, available: Sequence[str] | None = None) -> str:
+        self.index += 1
+        return self.turns[min(self.index, len(self.turns)) - 1]
+
+
 class RandomSelector(SpeedSelector):
     """Selector of any drafter in any pass, the same ones in every run."""
 

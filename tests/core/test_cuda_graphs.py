@@ -20,16 +20,17 @@ from polydraft.core.batched_state import BatchedState
 from polydraft.core.cuda_graphs import CapturedGraph, CudaGraphRecorder, CudaGraphRunner, capture_step, graph_recorder
 from polydraft.core.decode import Batch, Method, add_requests, decode, decode_step, remove_requests, start_batch
 from polydraft.core.draft import Draft
+from polydraft.core.drafters.auto.drafter import AutoDrafter
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.sampling.params import SamplingParams
 
-from .conftest import Lab, finish, with_sampling
+from .conftest import VOCAB, Lab, Turns, finish, with_sampling
 from .far_device import DEVICE, Recorder, far_device, move
 from .test_device import MIXED
 
 DRAFTERS = [
     "oracle tree", "lookup", "jacobi preview", "local", "lm static", "eagle tree", "hydra chain", "kangaroo tree",
-    "block crowded",
+    "block crowded", "history", "lookahead",
 ]  # fmt: skip
 VERIFIER_NAMES = ["sps", "recursive", "lantern", "groups", "rows", "sjd maximal left"]  # one of a kind each
 
@@ -71,7 +72,7 @@ def same_replayed(
         found = ragged(there.method(drafter, guided, verifier), prompts)
     assert [row.ids for row in found.requests_in_order()] == [row.ids for row in expected.requests_in_order()]
     assert found.finish_reasons() == expected.finish_reasons()
-    return found.graph_runners[""]
+    return max(found.graph_runners.values(), key=lambda runner: runner.num_replayed)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
@@ -188,6 +189,41 @@ def test_unsupported_targets_have_no_graph_recorder(lab):
         SimpleNamespace(device=gpu, network=SimpleNamespace(is_multi_device=spread)) for spread in (False, True)
     )
     assert isinstance(graph_recorder(alone), CudaGraphRecorder) and graph_recorder(spread) is None
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_drafters_in_turn_replay_graphs_each(lab, monkeypatch, is_moved):
+    """Check drafters that take turns, each with its graph; without moving tensors between graphs it goes wrong."""
+    turns = ["ar"] * 4 + ["jacobi"] * 4 + ["lm"] * 4 + ["ar", "jacobi", "lm", "jacobi", "ar"] * 9
+
+    def auto(made: Lab, device: Any) -> Any:
+        def build(target: Any) -> AutoDrafter:
+            candidates = made.candidates(target, {}, torch.ones(VOCAB, dtype=torch.bool).to(device))
+            return AutoDrafter({name: candidates[name] for name in ("ar", "jacobi", "lm")}, Turns(turns))
+
+        return build
+
+    here, there = lab(), lab()
+    prompts = with_sampling([replace(prompt, max_new_tokens=60) for prompt in here.prompts[:2]], SamplingParams())
+    expected = run_out(here.method(), start_batch(here.method(), prompts))
+    monkeypatch.setattr(loop, "graph_recorder", lambda target: Recorder())
+    if not is_moved:
+        monkeypatch.setattr(CapturedGraph, "move_owners_into_graph", lambda graph, owners: None)
+    with far_device():
+        move(there.model, *there.networks)
+        method = there.method(auto(there, DEVICE))
+        found = start_batch(method, prompts)
+        for _ in range(60 if is_moved else 30):
+            if len(found):
+                decode_step(method, found)
+        ids = [row.ids for row in found.requests_in_order()]
+    plain = [row.ids for row in expected.requests_in_order()]
+    same = all(longer[: len(begun)] == begun for longer, begun in zip(plain, ids, strict=True))
+    assert same == is_moved
+    if is_moved:
+        # a network that catches up reads another number of tokens, so its first step after that is launched
+        replayed = {name: runner.num_replayed for name, runner in found.graph_runners.items()}
+        assert not len(found) and min(replayed["ar"], replayed["jacobi"]) > 4 and replayed["lm"] > 0
 
 
 def test_replay_with_stale_graph_is_detected(lab, monkeypatch):

@@ -22,7 +22,7 @@ from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, genera
 from polydraft.apps.measure.table import PEER, PLAIN
 from polydraft.apps.measure.timing import Run
 from polydraft.core.checks.extras import EXTRAS, pip_install
-from polydraft.core.decode import Method
+from polydraft.core.decode import PROMPT_END, Method
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline
 
@@ -55,9 +55,12 @@ class LearningMethod:
         self.method: Method | None = None  # the one that decoded last
 
     def decode(self, prompts: list[PromptInputs]) -> Run:
-        """Decode a batch as requests to the pipeline are."""
+        """Decode a batch, from whose answers the drafter learns as from those of requests to the pipeline."""
         self.method = self.pipe.method(self.spec)
-        return decoded(self.method, prompts, len(prompts))
+        run = decoded(self.method, prompts, len(prompts))
+        for prompt, output in zip(prompts, run.outputs, strict=True):
+            self.method.drafter.finish(prompt.branch_token_ids[0][-PROMPT_END:], output.tolist())
+        return run
 
     def renew(self) -> None:
         """Let the pipeline build the method anew for the next batch."""
@@ -120,9 +123,7 @@ def transformers_engines(pipe: Pipeline, model: PreTrainedModel) -> list[Engine]
 def gguf_engines(pipe: Pipeline, file: Path | None, positions: int) -> list[Engine]:
     """Return the engines that read a GGUF file."""
     path = file or Path()
-    plain, lookup = (
-        partial(build_openvino, path, pipe.eos_token_ids, lookup=is_lookup) for is_lookup in (False, True)
-    )
+    plain, lookup = (partial(build_openvino, path, pipe.eos_token_ids, lookup=is_lookup) for is_lookup in (False, True))
     return [
         Engine(llama_cpp.NAME, partial(build_llama_cpp, path, positions), llama_cpp.PACKAGE),
         Engine(openvino.NAME, plain, openvino.PACKAGE),

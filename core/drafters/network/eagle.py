@@ -125,7 +125,7 @@ class EagleDrafterNetwork(DrafterNetwork):
         self.draft_head = DraftHead(model, target)
 
     def head(self, hidden_states: Tensor) -> Tensor:
-        """Return the logits of the draft head for `hidden_states` `[..., D]`: `[..., V]`, or over its vocabulary subset."""
+        """Return the draft head's logits of `hidden_states` `[..., D]`: `[..., V]`, or over its vocabulary subset."""
         return self.draft_head(hidden_states)
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:

@@ -16,19 +16,7 @@ from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.sampling.params import SamplingParams
 
 from ...decoding import RecordingDrafter
-from ..conftest import with_sampling
-
-
-class Turns(SpeedSelector):
-    """Selector that follows a list of turns, then the last of them."""
-
-    def __init__(self, names: list[str], turns: list[str]) -> None:
-        super().__init__(names)
-        self.turns, self.index = turns, 0
-
-    def choose(self, key, available=None):
-        self.index += 1
-        return self.turns[min(self.index, len(self.turns)) - 1]
+from ..conftest import Turns, with_sampling
 
 
 @pytest.mark.parametrize(
@@ -47,7 +35,7 @@ def test_drafter_that_sat_out_drafts_as_new(lab, name, away):
 
     returning, method = drafter(method.target), replace(method, drafter=NoDrafter())
     turns = ["late", *["ar"] * away, "late"]
-    auto = AutoDrafter({"ar": NoDrafter(), "late": returning}, Turns(["ar", "late"], turns))
+    auto = AutoDrafter({"ar": NoDrafter(), "late": returning}, Turns(turns))
     batch = start_batch(replace(method, drafter=auto), prompts)
     for _ in range(away + 1):
         decode_step(replace(method, drafter=auto), batch)
@@ -70,7 +58,7 @@ def test_missed_tokens_matter(lab):
         drafter = made.drafters([])["lm tree"](target)
         if not is_updated:
             drafter.catch_up = lambda state, drafter_state, missed: None
-        auto = AutoDrafter({"ar": NoDrafter(), "lm": drafter}, Turns(["ar", "lm"], ["ar"] * 6 + ["lm"]))
+        auto = AutoDrafter({"ar": NoDrafter(), "lm": drafter}, Turns(["ar"] * 6 + ["lm"]))
         method = replace(made.method(), drafter=auto)
         batch = start_batch(method, with_sampling(made.prompts, SamplingParams(temperature=0)))
         while len(batch):

@@ -93,7 +93,7 @@ def test_draft_size_includes_cost_of_sequences():
 
 
 def test_larger_nearly_equal_size_is_preferred():
-    taus, flat = {4: 2.0, 8: 2.04, 16: 1.97, 32: 1.8}, dict.fromkeys((4, 8, 16, 32), 1.0)
+    taus, flat = {4: 2.0, 8: 2.04, 16: 1.99, 32: 1.8}, dict.fromkeys((4, 8, 16, 32), 1.0)
     assert (best_draft_size(taus, flat), best_draft_size(taus, flat, prefers_larger=True)) == (4, 16)
 
 

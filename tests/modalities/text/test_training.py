@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from polydraft.apps.data import user_prompts
 from polydraft.apps.data.built_in_prompts import prompt_kind
 from polydraft.apps.data.prompts import build_training_prompts, built_in_asks
+from polydraft.apps.data.samples import Samples, write
+from polydraft.apps.data.text_prompts import KINDS, all_prompts
 from polydraft.apps.data.text_questions import random_question
 from polydraft.apps.data.user_prompts import asks
 from polydraft.apps.train import drafter, evaluation
+from polydraft.apps.train.answers import TargetAnswers
 from polydraft.core.errors import DataUnavailable
+from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.text.pipeline import TextPipeline
 
 from .conftest import QUESTIONS
@@ -52,7 +58,8 @@ def test_built_in_questions_hold_out_their_topics(pipe: TextPipeline) -> None:
     assert [prompt.sampling_params.temperature for prompt in prompts.prompts(0)[:2]] == [0.0, 1.0]
     rng = np.random.default_rng(0)
     taught, kept = ({random_question(rng, held_out) for _ in range(300)} for held_out in (False, True))
-    assert len(taught) > 200 and not taught & kept and any("lighthouse" in text for text in taught)
+    assert len(taught) > 250 and not taught & kept and any("lighthouse" in text for text in taught)
+    assert not (taught | kept) & {text for kind in KINDS for text in all_prompts(kind)}  # what benches ask
     asked = {pipe.tokenizer.decode(prompt.branch_token_ids[0]) for prompt in prompts.held_out()}
     assert not any("lighthouse" in text for text in {*asked, *kept})
 
@@ -62,6 +69,55 @@ def test_rows_with_pictures_are_refused(pipe: TextPipeline, tmp_path: Path) -> N
     data = write_lines(tmp_path / "a.jsonl", {"question": "Why?"}, {"image": "a.png", "question": "What?"})
     with pytest.raises(DataUnavailable, match="line 2 .*has a picture, and the model reads text alone"):
         asks(data, "text")
+
+
+def open_samples(pipe: TextPipeline, folder: Path, size: int) -> TargetAnswers:
+    """Return answers of `pipe`, with the number of token ids `size`: two, with the ids 6, 5, 4 and 9."""
+    target = SimpleNamespace(vocab_size=size, ids_to_tokens=lambda ids: ids, device=pipe.device)
+    samples = Samples(target, folder)  # type: ignore[arg-type]
+    prompts = [PromptInputs((ids,), 4) for ids in ((3, 8, 8, 8), (3, 5))]
+    write(folder / "taught-00000.safetensors", prompts, [torch.tensor([6, 5, 6]), torch.tensor([6, 4, 9])])
+    samples.take(folder / "taught-00000.safetensors")
+    return TargetAnswers("tiny", pipe, target, Any, samples, {}, "", 0)  # type: ignore[arg-type]
+
+
+def test_most_frequent_ids_include_stop_tokens(pipe: TextPipeline, tmp_path: Path) -> None:
+    """Ids of answers come first, those of prompts next, then the lowest ones."""
+    samples = open_samples(pipe, tmp_path, 10).samples
+    assert samples.most_frequent_ids(7) == [6, 5, 4, 9, 8, 3, 0] and samples.most_frequent_ids(2) == [6, 5]
+    assert samples.most_frequent_ids(4, {2, 9}) == [6, 5, 9, 2]
+
+
+def test_large_vocabularies_are_restricted_by_default(pipe: TextPipeline, tmp_path: Path) -> None:
+    answers = open_samples(pipe, tmp_path, drafter.LARGE_VOCAB)
+    restricted = drafter.draft_vocab(answers, "hydra", None)
+    assert restricted is not None and len(set(restricted)) == drafter.DRAFT_VOCAB and restricted[0] == 6
+    assert drafter.draft_vocab(answers, "lm", None) is None
+    assert drafter.draft_vocab(answers, "eagle", drafter.LARGE_VOCAB) is None
+    small = drafter.draft_vocab(answers, "heads", 16)
+    assert small is not None and len(small) == 16 and set(pipe.eos_token_ids) <= {*small}
+    answers.model.vocab_size = drafter.LARGE_VOCAB - 1  # type: ignore[misc]
+    assert drafter.draft_vocab(answers, "hydra", None) is None
+
+
+def test_tokens_outside_the_subset_are_not_learned(pipe: TextPipeline, tmp_path: Path) -> None:
+    samples = open_samples(pipe, tmp_path, 10).samples
+    examples = samples.without(drafter.excluded_mask([5, 6], 10)).examples([0, 1])
+    assert [row[1:][mask[:-1]].tolist() for row, mask in zip(examples.ids, examples.loss_mask, strict=True)] == [
+        [6, 5, 6], [6],
+    ]  # fmt: skip
+    assert samples.examples([0, 1]).loss_mask.sum() == 6
+    assert samples.without(drafter.excluded_mask([0], 10)).examples([1]).loss_mask.any()  # no mean of nothing
+
+
+def test_trained_heads_draft_frequent_tokens(
+    folder_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_prompts, "MOST", 6)
+    monkeypatch.setattr(evaluation, "LONGEST", 12)
+    data = write_lines(tmp_path / "a.jsonl", *({"question": text} for text in QUESTIONS))
+    report = drafter.run(str(folder_of("llama")), "hydra", tmp_path / "out", minutes=0.0, data=data, words=16)
+    assert report.trial.same and len(json.loads((tmp_path / "out" / "config.json").read_text())["words"]) == 16
 
 
 @pytest.mark.thorough

@@ -111,9 +111,10 @@ def test_bench_ignores_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert cache_folder() == tmp_path
 
 
-def test_renewed_method_decodes_as_the_first_time(pipe: TextPipeline) -> None:
+@pytest.mark.parametrize("name", ["recycling", "suffix"])
+def test_renewed_method_decodes_as_the_first_time(pipe: TextPipeline, name: str) -> None:
     (batch,), _ = split_prompts(pipe, TextSetting("chat", 0.0, 1), Plan(1, 0, 40, 1, cold=False))
-    method = LearningMethod(pipe, "recycling")
+    method = LearningMethod(pipe, name)
     first, second = method.decode(batch), method.decode(batch)
     method.renew()
     renewed = method.decode(batch)
