@@ -254,7 +254,7 @@ def decode_step(method: Method, batch: Batch) -> StepResult:
     if method.pass_times is not None:  # compare the pass with the times by which the draft size was chosen
         score_seconds = measured.compute_seconds(batch.timer.seconds["score"] - score_seconds_before)
         # those were measured by the number of draft nodes after one root, which is scored too
-        method.pass_times.observe(nodes=readback.num_scored - 1, seconds=score_seconds)
+        method.pass_times.observe(nodes=readback.num_scored - 1, seconds=score_seconds, num_sequences=num_rows)
     if method.node_budget is not None:
         num_accepted = sum(result.num_accepted)
         method.node_budget.observe(readback.num_scored, pass_seconds(batch) - seconds_before, num_accepted)

@@ -60,6 +60,7 @@ from polydraft.modalities.vocab_mapping import map_vocabularies
 from polydraft.modalities.weights import load_causal_lm, read_weights
 
 log = logging.getLogger("polydraft.models")
+TOKEN_KINDS = {"image": "image", "speech": "speech", "vlm": "text"}  # by modality
 WINDOWED_METHODS = ("jacobi", "local")  # whose τ by window size is `<method>_committed` in a manifest
 NETWORKS = (EagleModel, MedusaHeads, HydraHeads, RowAboveHeads, KangarooAdapter, BlockModel, LocalRefinementModel)
 NEAR_SIZES, FAR_SIZES = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # draft nodes of the passes that are timed
@@ -272,7 +273,8 @@ class Pipeline(ABC):
         return MethodContext(
             self.card.name, target, self.allowed_token_mask, self.row_length, self.codebook,
             self.exact_only_mask, loaders, self.tuned_params, self.image_placeholder_mask,
-            self.preview_index, self.num_preview_tokens, self.default_method.drafter.name, self.memory_key,
+            self.preview_index, self.num_preview_tokens, self.default_method.drafter.name,
+            TOKEN_KINDS[self.card.modality], self.memory_key,
             self.reference_tokens,
         )  # fmt: skip
 

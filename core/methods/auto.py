@@ -14,6 +14,12 @@ from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, ParamValues, default_params
 
+# drafters that cannot gain by kind of token: codes hardly repeat literally, and words converge in no window
+UNPROMISING = {
+    "history": ("image", "speech"), "suffix": ("image", "speech"), "recycling": ("text",), "jacobi": ("text",),
+    "lookahead": ("text",),
+}  # fmt: skip
+FIRST = {"text": ("history",), "image": ("jacobi",)}  # by kind of token, what drafts until something is known
 TRIALS = Parameter(0.01, "share of the time that trials of other drafters may lose", 0, 1, value_type=float)
 
 
@@ -36,10 +42,12 @@ def auto_entry(candidates: Mapping[str, DrafterSpec]) -> dict[str, DrafterSpec]:
 def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[str, DrafterSpec]) -> Drafter:
     """Build the drafter that measures all candidates which the model of `context` can use.
 
-    The model's own default method drafts first, else plain decoding does, until another has proved faster.
+    Until another has proved faster, the model's own default method drafts, or else the drafter that costs least where
+    it finds nothing.
     """
     usable = {name: spec for name, spec in candidates.items() if is_usable(spec, context)}
-    names = sorted(usable, key=lambda name: name != context.default_drafter)  # stable: the others stay in order
+    first = [context.default_drafter, *FIRST.get(context.token_kind, ())]
+    names = sorted(usable, key=lambda name: first.index(name) if name in first else len(first))  # stable
     drafters = {
         name: spec.make(context, default_params(spec) | context.tuned_params(name)) for name, spec in usable.items()
     }
@@ -54,6 +62,7 @@ def needs_warm_up(drafter: Drafter) -> bool:
 
 
 def is_usable(spec: DrafterSpec, context: MethodContext) -> bool:
-    """Return whether the model of `context` has what a drafter needs."""
+    """Return whether the model of `context` has what a drafter needs, and tokens that it may suit."""
     has_network = not spec.drafter_kind or spec.drafter_kind in context.drafter_loaders
-    return has_network and (not spec.requirement or spec.requirement in context.capabilities)
+    is_fitting = context.token_kind not in UNPROMISING.get(spec.name, ())
+    return has_network and is_fitting and (not spec.requirement or spec.requirement in context.capabilities)

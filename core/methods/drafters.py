@@ -488,7 +488,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
 }  # fmt: skip
 # drafters that `auto` may choose among; for a trained network the one that uses it best
 AUTO_CANDIDATES = (
-    "ar", "history", "recycling", "jacobi", "lookahead", "preview", "local", "above", "hydra", "eagle2",
+    "ar", "history", "suffix", "recycling", "jacobi", "lookahead", "preview", "local", "above", "hydra", "eagle2",
     "medusa", "speechspec", "kangaroo", "draft",
 )  # fmt: skip
 DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in AUTO_CANDIDATES})

@@ -41,6 +41,7 @@ class MethodContext:
     preview_index: Tensor | None = None
     num_preview_tokens: int = 0  # generated tokens before the first row of the image
     default_drafter: str = ""  # drafter of the model's default method
+    token_kind: str = "text"  # what tokens stand for: "text", "image" or "speech"
     memory_key: tuple[str, ...] = ()  # tells the model, its version and its device apart where speeds are kept
     reference_tokens: Tensor | None = None  # [F] ids of a text that answers may quote
     shared: dict[str, Any] = field(default_factory=dict)  # parts that drafters built from this context share, by name
