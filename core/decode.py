@@ -257,7 +257,7 @@ def decode_step(method: Method, batch: Batch) -> StepResult:
         method.pass_times.observe(nodes=readback.num_scored - 1, seconds=score_seconds, num_sequences=num_rows)
     if method.node_budget is not None:
         num_accepted = sum(result.num_accepted)
-        method.node_budget.observe(readback.num_scored, pass_seconds(batch) - seconds_before, num_accepted)
+        method.node_budget.observe(readback.num_scored, pass_seconds(batch) - seconds_before, num_accepted, num_rows)
     batch.timer.end_phase("rest")
     seconds = batch.timer.decode_seconds - decode_seconds_before
     all_greedy = not any(batch.noise.temperatures)

@@ -57,8 +57,10 @@ def passes_of_fixed_cost() -> Iterator[None]:
 
     observe = NodeBudget.observe
 
-    def observe_fixed(budget: NodeBudget, positions: int, seconds: float, num_accepted: int = 0) -> None:
-        observe(budget, positions, fixed_seconds(positions), num_accepted)
+    def observe_fixed(
+        budget: NodeBudget, positions: int, seconds: float, num_accepted: int = 0, num_rows: int = 1
+    ) -> None:
+        observe(budget, positions, fixed_seconds(positions), num_accepted, num_rows)
 
     record = AutoDrafter.record
 

@@ -7,11 +7,12 @@ pass: few nodes of sure drafts and many of doubtful ones compete for the same ti
 
     budget = NodeBudget()
     draft = budget.prune(draft)          # before scoring
-    budget.observe(positions, seconds)   # after the pass
+    budget.observe(positions, seconds, num_accepted, num_rows)   # after the pass
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import torch
@@ -91,19 +92,21 @@ class AcceptanceCorrection:
 class NodeBudget:
     """Rule that decides how many draft nodes every sequence of a batch gets."""
 
-    latency: PassLatency = field(default_factory=PassLatency)
+    # by number of sequences, since each has costs of its own beside those of its positions
+    latency: defaultdict[int, PassLatency] = field(default_factory=lambda: defaultdict(PassLatency))
     acceptance: dict[str, AcceptanceCorrection] = field(default_factory=dict)  # by drafter
     last: tuple[str, float] = ("", 0.0)  # drafter of the last draft, and how many nodes it expected to be accepted
 
-    def observe(self, positions: int, seconds: float, num_accepted: int = 0) -> None:
+    def observe(self, positions: int, seconds: float, num_accepted: int = 0, num_rows: int = 1) -> None:
         """Learn from a step.
 
         Args:
             positions (int): Positions that it scored, roots included.
             seconds (float): Time of scoring and verifying them.
             num_accepted (int): Draft nodes that were accepted, over all sequences.
+            num_rows (int): Sequences that shared the pass.
         """
-        self.latency.observe(positions, seconds)
+        self.latency[num_rows].observe(positions, seconds)
         drafter, expected = self.last
         if expected:
             self.acceptance[drafter].observe(expected, num_accepted)
@@ -151,9 +154,10 @@ class NodeBudget:
             num_rows (int): Sequences.
         """
         num_useful = int((gains > 0).sum())
-        if not self.latency.is_known or not num_useful:
+        latency = self.latency[num_rows]
+        if not latency.is_known or not num_useful:
             return num_useful
-        offset, slope = self.latency.line()
+        offset, slope = latency.line()
         tokens = torch.cat([gains.new_full((1,), num_rows), gains[:num_useful]]).cumsum(0)  # for 0 … N nodes
         positions = num_rows * torch.arange(1, num_useful + 2)
         return int((tokens / (offset + slope * positions)).argmax())

@@ -148,7 +148,8 @@ def test_budget_keeps_nodes_that_pay():
     assert budget.prune(chain([0.9, 0.0])).size == 1, "impossible nodes are dropped at once"
     for _ in range(50):
         for positions in (1, 5, 9):
-            budget.latency.observe(positions, 1.0 + 0.2 * positions)
+            budget.latency[1].observe(positions, 1.0 + 0.2 * positions)
+            budget.latency[4].observe(4 * positions, 1.0 + 0.2 * 4 * positions)
     assert budget.prune(chain([0.99] * 8)).size == 8
     assert budget.prune(chain([0.5, 0.1, 0.01])).size == 1
     assert budget.prune(chain([0.05, 0.02])).size == 1, "nothing would be learned without a node"
