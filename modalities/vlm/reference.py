@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument
 
 MAX_TOKENS = 1 << 17  # all of them are compared with the last token in every pass
@@ -29,7 +30,9 @@ def read_reference(file: Path) -> str:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InvalidArgument(f"reference {file} cannot be read ({reason}); give a text file.") from error
+        raise system_error(error, f"reference {file} cannot be read") or InvalidArgument(
+            f"reference {file} cannot be read ({reason}); give a text file."
+        ) from error
     if not text.strip():
         raise InvalidArgument(f"reference {file} is empty; give a text that answers may quote.")
     return text

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from polydraft.core.decode import start_batch
 from polydraft.core.distillation.draft_vocab import restrict_logits
 from polydraft.core.distillation.examples import Examples
 from polydraft.core.distillation.parallel_heads import target_and_draft_log_probs
@@ -98,6 +99,26 @@ def test_subset_drafts_keep_tokens_identical(lab, run, kind: str, case: str):
         answers = {token for output in plain.outputs for token in output.tolist()}
         assert all(set(draft.tokens[draft.valid].tolist()) <= answers | {*SUBSET} for draft in drafts)
     assert found[False] == found[True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_subset_logits_are_those_of_its_ids(lab, kind: str):
+    """The first level of a draft, under guidance, has the logits that a drafter of all ids gives these ids."""
+    made = lab()
+    prompts, levels = with_sampling(made.prompts[:2], RANDOM, 1.5), []
+    for token_ids in (None, SUBSET):
+        network = restricted_network(made, kind, token_ids)
+        method = made.method(
+            lambda target, network=network: KINDS[kind][1](network, target, DynamicTree(1), CandidateRanking()), True
+        )
+        batch, drafter = start_batch(method, prompts), method.drafter
+        compute_logits = drafter.logits
+        drafter.logits = lambda *arguments, compute=compute_logits: levels.append(compute(*arguments)) or levels[-1]
+        with torch.inference_mode():
+            drafter.draft(batch.state, batch.drafter_state, method.sampler, batch.noise)
+    whole, narrow = levels
+    assert whole.shape[-1] == VOCAB and narrow.shape[-1] == len(SUBSET)
+    torch.testing.assert_close(narrow, whole[..., SUBSET], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", first(1, KINDS))

@@ -61,7 +61,7 @@ def test_tree_size_follows_measured_pass_times(monkeypatch: pytest.MonkeyPatch) 
             params = pipe.tuned_params(method)
             sizes.append((params["nodes"](1), params["nodes"](8)))
             assert params["depth"] == 4
-        assert timed_rows == [1, 1] and sizes[-1] == sizes[-2] == sizes[-3]
+        assert timed_rows == [1, 1, 8] and sizes[-1] == sizes[-2] == sizes[-3]
     (costly, costly_batch), _, _, (moderate, moderate_batch), _, _, (free, free_batch), _, _ = sizes
     assert costly == costly_batch == 1 and 1 < moderate_batch < moderate < free and moderate_batch < free_batch
 

@@ -127,7 +127,8 @@ def test_normalise_text_division_loses_no_word(words: list[str]) -> None:
         assert_valid_sentence(sentence)
 
 
-PIECES = [text.rstrip(".") for text in READ if re.search("[A-Za-z0-9]", text)]
+# a block of code is one only at the beginning of a line
+PIECES = [text.rstrip(".") for text in READ if re.search("[A-Za-z0-9]", text) and "```" not in text]
 SEPARATOR = "  (word)  "  # between pieces, so that each is read separately
 
 
