@@ -82,7 +82,7 @@ class Samples:
                 self.outputs.append(stored.get_tensor(f"{row}.output").long())
                 self.sizes.append(stored.get_slice(f"{row}.prompt").get_shape()[0] + len(self.outputs[-1]))
 
-    def most_frequent_ids(self, count: int, stop_ids: Collection[int] = ()) -> list[int]:
+    def most_frequent_ids(self, count: int, stop_ids: Collection[int] = (), first: int = 0) -> list[int]:
         """Return `count` token ids, those that are most frequent in the answers, in this order.
 
         Of equally frequent ones those come first that are more frequent in the prompts, then the lower ids, which most
@@ -91,9 +91,10 @@ class Samples:
         Args:
             count (int): Number of ids, at most as many as there are.
             stop_ids (Collection[int]): Ids that are among them however rare they are.
+            first (int): Row from which answers and prompts are counted; those before it are held out.
         """
-        times = self.count_ids(self.outputs).double()
-        asked = self.count_ids([self.prompt_tokens(row) for row in range(len(self))])
+        times = self.count_ids(self.outputs[first:]).double()
+        asked = self.count_ids([self.prompt_tokens(row) for row in range(first, len(self))])
         score = times + asked / (1 + asked.sum())  # what prompts add is less than one occurrence
         ranked = score.argsort(descending=True, stable=True)
         if stop_ids:  # to the front, so that they are not cut off

@@ -233,7 +233,9 @@ def draft_vocab(answers: TargetAnswers, kind: str, count: int | None) -> list[in
         return None
     if count is None:
         count = DRAFT_VOCAB if answers.pipe.card.modality == "vlm" and size >= LARGE_VOCAB else size
-    return None if count >= size else answers.samples.most_frequent_ids(count, answers.pipe.eos_token_ids)
+    if count >= size:
+        return None
+    return answers.samples.most_frequent_ids(count, answers.pipe.eos_token_ids, answers.num_held)
 
 
 def excluded_mask(token_ids: list[int], size: int) -> Tensor:

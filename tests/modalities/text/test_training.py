@@ -86,6 +86,7 @@ def test_most_frequent_ids_include_stop_tokens(pipe: TextPipeline, tmp_path: Pat
     samples = open_samples(pipe, tmp_path, 10).samples
     assert samples.most_frequent_ids(7) == [6, 5, 4, 9, 8, 3, 0] and samples.most_frequent_ids(2) == [6, 5]
     assert samples.most_frequent_ids(4, {2, 9}) == [6, 5, 9, 2]
+    assert samples.most_frequent_ids(3, first=1) == [4, 6, 9]
 
 
 def test_large_vocabularies_are_restricted_by_default(pipe: TextPipeline, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 from ....covering import first
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", first(1, [TEXTURED, EVERYTHING]), ids=lambda world: str(world.name))
 def test_matching_few_verdicts_are_wrong(world: object) -> None:
     """`apps.lab.bench.matcher_errors` measures thousands; here a share of more than a few per cent is an error."""

@@ -232,6 +232,7 @@ def test_grain_is_random_in_training_fixed_in_eval(folder: Path) -> None:
     assert not torch.equal(extended.train().decode(codes), extended.decode(codes))
 
 
+@pytest.mark.thorough
 def test_decoder_training_keeps_codes(folder: Path) -> None:
     scenes = [
         Scene("grass", (PlacedObject("cat", "large", 8, 8),), 1),

@@ -176,6 +176,7 @@ def test_assembled_model_synthesises_speech(runs: Path, tmp_path: Path):
     )
 
 
+@pytest.mark.thorough
 def test_drafters_alternate_speech_and_target_samples(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
