@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +33,8 @@ from polydraft.core.tokens import is_in_mask
 from polydraft.modalities.output import write_tensors
 
 TOGETHER = 8  # rows written on, or read, at a time
+MAX_COUNTED = 1 << 15  # positions whose probabilities are summed
+MAX_LOGITS = 1 << 24  # logits that are computed at a time
 SEEN = "features"  # the folder of what the target saw
 
 
@@ -82,37 +84,25 @@ class Samples:
                 self.outputs.append(stored.get_tensor(f"{row}.output").long())
                 self.sizes.append(stored.get_slice(f"{row}.prompt").get_shape()[0] + len(self.outputs[-1]))
 
-    def most_frequent_ids(self, count: int, stop_ids: Collection[int] = (), first: int = 0) -> list[int]:
-        """Return `count` token ids, those that are most frequent in the answers, in this order.
+    def expected_counts(self, first: int = 0) -> Tensor:
+        """Return how often the target is expected to draw every id at the positions of these answers, `[V]`.
 
-        Of equally frequent ones those come first that are more frequent in the prompts, then the lower ids, which most
-        tokenizers give to the more common parts of words.
+        They are sums of its probabilities, which are smoother than counts of few answers: ids that were not drawn have
+        some, too.
 
         Args:
-            count (int): Number of ids, at most as many as there are.
-            stop_ids (Collection[int]): Ids that are among them however rare they are.
-            first (int): Row from which answers and prompts are counted; those before it are held out.
+            first (int): Row to begin with; those before it are held out. Of many rows every n-th is read.
         """
-        times = self.count_ids(self.outputs[first:]).double()
-        asked = self.count_ids([self.prompt_tokens(row) for row in range(first, len(self))])
-        score = times + asked / (1 + asked.sum())  # what prompts add is less than one occurrence
-        ranked = score.argsort(descending=True, stable=True)
-        if stop_ids:  # to the front, so that they are not cut off
-            is_stop = torch.isin(ranked, torch.tensor(sorted(stop_ids)))
-            ranked = torch.cat([ranked[is_stop], ranked[~is_stop]])
-        kept = ranked[:count].sort().values  # by id, so that lower ids come first among equal ones
-        return kept[score[kept].argsort(descending=True, stable=True)].tolist()
-
-    def count_ids(self, rows: list[Tensor]) -> Tensor:
-        """Return how often every id that the target draws occurs in `rows`, `[V]`."""
-        size = self.target.vocab_size
-        ids = torch.cat(rows)
-        return torch.bincount(ids[ids < size], minlength=size)
-
-    def prompt_tokens(self, row: int) -> Tensor:
-        """Return the prompt of a row without ids that are dropped, numbered as the target's tokens."""
-        prompt = self.target.ids_to_tokens(self.stored(row, inputs=False)["prompt"].long())
-        return prompt if self.unread is None else prompt[~is_in_mask(prompt, self.unread)]
+        step = 1 + sum(map(len, self.outputs[first:])) // MAX_COUNTED
+        rows, size = range(first, len(self), step), self.target.vocab_size
+        total = torch.zeros(size, dtype=torch.float64)
+        for begin in range(0, len(rows), TOGETHER):
+            examples = self.examples(rows[begin : begin + TOGETHER]).to(self.target.device)
+            hidden_states, _ = run_target(self.target, examples)
+            with torch.inference_mode():
+                for block in hidden_states[examples.loss_mask].split(max(1, MAX_LOGITS // size)):
+                    total += self.target.compute_logits(block).float().softmax(-1).sum(0).cpu()
+        return total
 
     def without(self, ids: Tensor) -> Samples:
         """Return the samples for drafters that draft none of `ids`, `[V]` bool."""

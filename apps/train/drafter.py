@@ -11,7 +11,7 @@ Memory holds the target, the student with its gradients and moments, and the row
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -127,17 +127,17 @@ def train_student(
         words: How many ids may be drafted, see `draft_vocab`.
     """
     recipe, pipe, model, drawn, kept = KINDS[kind], answers.pipe, answers.model, answers.samples, answers.num_held
-    token_ids, num_logits = draft_vocab(answers, kind, words), model.vocab_size
-    if token_ids is not None:
-        student.restrict_vocab(token_ids)
-        drawn, num_logits = drawn.without(excluded_mask(token_ids, model.vocab_size)), len(token_ids)
-        model = restrict_logits(model, torch.tensor(token_ids, device=pipe.device))
     if start:
         student.load_state_dict(read_tensors(start / "model.safetensors"))
-    count = rows_of_a_step(drawn, num_logits, getattr(student, "num_positions", 0), rows or ROWS)
     # Hidden states after a row's prompt differ from those after the blank one, so they cannot be cached.
     with drawn.remembering(cache * 1e9 if recipe.uses_distributions and not answers.prompts.blank else 0):
         features = "cached on disk" if drawn.seen else "read anew in every step"
+        token_ids, num_logits = draft_vocab(answers, kind, words), model.vocab_size
+        if token_ids is not None:
+            student.restrict_vocab(token_ids)
+            drawn, num_logits = drawn.without(excluded_mask(token_ids, model.vocab_size)), len(token_ids)
+            model = restrict_logits(model, torch.tensor(token_ids, device=pipe.device))
+        count = rows_of_a_step(drawn, num_logits, getattr(student, "num_positions", 0), rows or ROWS)
 
         def held_batches(most: int) -> Iterator[Examples]:
             for first in range(0, min(kept, most * count), count):
@@ -221,7 +221,7 @@ def batches(
 
 
 def draft_vocab(answers: TargetAnswers, kind: str, count: int | None) -> list[int] | None:
-    """Return the token ids that a drafter may draft, the most frequent ones of the target's answers; None is all.
+    """Return the token ids that a drafter may draft, those that its target draws most often; None is all.
 
     Args:
         answers: Target and samples.
@@ -235,7 +235,21 @@ def draft_vocab(answers: TargetAnswers, kind: str, count: int | None) -> list[in
         count = DRAFT_VOCAB if answers.pipe.card.modality == "vlm" and size >= LARGE_VOCAB else size
     if count >= size:
         return None
-    return answers.samples.most_frequent_ids(count, answers.pipe.eos_token_ids, answers.num_held)
+    return most_frequent_ids(answers.samples.expected_counts(answers.num_held), count, answers.pipe.eos_token_ids)
+
+
+def most_frequent_ids(times: Tensor, count: int, stop_ids: Collection[int]) -> list[int]:
+    """Return `count` token ids, the more frequent the earlier; of equally frequent ones the lower ids come first.
+
+    Args:
+        times: [V] how often every id occurs.
+        count: Number of ids, at most V.
+        stop_ids: Ids that are among them however rare they are.
+    """
+    ranked = times.argsort(descending=True, stable=True)
+    is_stop = torch.isin(ranked, torch.tensor(sorted(stop_ids), dtype=torch.long))
+    kept = torch.cat([ranked[is_stop], ranked[~is_stop]])[:count].sort().values  # stop ids are not cut off
+    return kept[times[kept].argsort(descending=True, stable=True)].tolist()
 
 
 def excluded_mask(token_ids: list[int], size: int) -> Tensor:

@@ -68,8 +68,8 @@ def language_model(target: CausalTarget) -> Any:
     return build_truncated_student(target.model, LM_LAYERS)
 
 
-def adapter(target: CausalTarget) -> KangarooAdapter:
-    return KangarooAdapter(target.config).attach(target.model)
+def adapter(target: CausalTarget, **settings: Any) -> KangarooAdapter:
+    return KangarooAdapter(target.config, **settings).attach(target.model)
 
 
 EAGLE, MEDUSA, HYDRA, ABOVE, BLOCK, LOCAL = (
@@ -84,7 +84,9 @@ KINDS = {
     "heads": DrafterRecipe(
         "medusa", MEDUSA, parallel_heads.kl_loss, parallel_heads.target_and_draft_log_probs, shares, ("places", "words")
     ),
-    "kangaroo": DrafterRecipe("kangaroo", adapter, early.kl_loss, early.target_and_draft_log_probs, spread),
+    "kangaroo": DrafterRecipe(
+        "kangaroo", adapter, early.kl_loss, early.target_and_draft_log_probs, spread, ("words",)
+    ),
     "hydra": DrafterRecipe(
         "hydra",
         HYDRA,

@@ -200,8 +200,8 @@ def build_eagle2(context: MethodContext, values: ParamValues) -> Drafter:
 
 def build_kangaroo(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the drafter of the target's first layers and a trained adapter (Kangaroo)."""
-    backbone = context.drafter_loaders["kangaroo"]().backbone
-    return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(context, values), build_ranking(values))
+    adapter, tree_shape = context.drafter_loaders["kangaroo"](), build_dynamic_tree(context, values)
+    return EarlyExitDrafter(adapter.backbone, context.target, tree_shape, build_ranking(values), adapter)
 
 
 def build_early_exit(context: MethodContext, values: ParamValues) -> Drafter:

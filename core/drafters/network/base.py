@@ -216,21 +216,21 @@ class DraftHead:
     """The target's LM head over the token ids that a drafter model may draft.
 
     Args:
-        model (DrafterModel): Model whose `vocab_subset` may be drafted.
+        model (DrafterModel | None): Model whose `vocab_subset` may be drafted; None for all ids.
         target (CausalTarget): Target that the drafts are for.
 
     Raises:
         UnsupportedMethod: The target does not have an id of the subset.
     """
 
-    def __init__(self, model: DrafterModel, target: CausalTarget) -> None:
+    def __init__(self, model: DrafterModel | None, target: CausalTarget) -> None:
         """Check the ids of the model's vocabulary subset, if any, and restrict the target's LM head to them."""
-        if unknown := [token for token in model.vocab_subset or () if not 0 <= token < target.vocab_size]:
+        subset, self.target = None if model is None else model.vocab_subset, target
+        if model and (unknown := [token for token in subset or () if not 0 <= token < target.vocab_size]):
             raise UnsupportedMethod(
                 f"this drafter ({model.title}) guesses the id {unknown[0]} and its target draws 0 to "
                 f"{target.vocab_size - 1}; use the drafter that was made for it."
             )
-        subset, self.target = model.vocab_subset, target
         self.vocab_subset = None if subset is None else torch.tensor(subset, device=target.device)
         self.lm_head = None if self.vocab_subset is None else target.restrict_lm_head(self.vocab_subset)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network.base import DrafterModel, NetworkDrafter, build_layers, layer_config
+from polydraft.core.drafters.network.base import DrafterModel, DraftHead, NetworkDrafter, build_layers, layer_config
 from polydraft.core.drafters.network.state import DrafterNetwork, prompt_embeddings
 from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
 from polydraft.core.errors import UnsupportedMethod
@@ -64,13 +64,17 @@ class KangarooAdapter(DrafterModel):
         target_config (Any): Text configuration of the target.
         layers (int): Layers of the target that run before the adapter.
         depth (int): Layers of the adapter.
+        words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
     kind, title = "kangaroo", "Kangaroo adapter"
 
-    def __init__(self, target_config: Any, layers: int = 2, depth: int = 1) -> None:
+    def __init__(
+        self, target_config: Any, layers: int = 2, depth: int = 1, words: list[int] | None = None
+    ) -> None:
         """Create `depth` untrained layers, to run after the first `layers` layers of a target (see `attach`)."""
         super().__init__(target_config, layers=layers, depth=depth)
+        self.restrict_vocab(words)
         self.layers = layers
         self.adapter: PreTrainedModel = build_layers(layer_config(target_config, depth))
         # [backbone] once `attach` was called; nn.Module does not register what is in a list, so the target's weights
@@ -124,13 +128,17 @@ class EarlyExitDrafter(NetworkDrafter):
         target (CausalTarget): Target that the drafts are for.
         tree_shape (TreeShape): Rule that decides which nodes a draft has.
         ranking (CandidateRanking): Ranking of the children of a node.
+        adapter (KangarooAdapter | None): Adapter at the end of the backbone, if any.
     """
 
     def __init__(
-        self, backbone: PreTrainedModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
-    ) -> None:
-        super().__init__(EarlyExitDrafterNetwork(backbone, target), target, tree_shape, ranking)
+        self, backbone: PreTrainedModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,
+        adapter: KangarooAdapter | None = None,
+    ) -> None:  # fmt: skip
+        self.draft_head = DraftHead(adapter, target)
+        network = EarlyExitDrafterNetwork(backbone, target)
+        super().__init__(network, target, tree_shape, ranking, self.draft_head.vocab_subset)
 
     def head(self, hidden_states: Tensor) -> Tensor:
-        """Return the logits `[..., V]` of the target's LM head for hidden states `[..., D]` of the backbone."""
-        return self.target.compute_logits(hidden_states)
+        """Return logits `[..., V]`, or over the vocabulary subset, of the backbone's hidden states `[..., D]`."""
+        return self.draft_head(hidden_states)

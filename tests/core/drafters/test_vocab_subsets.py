@@ -19,17 +19,28 @@ from polydraft.core.drafters.heads.block import BlockModel
 from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.network.eagle import EagleDrafter, EagleModel
+from polydraft.core.drafters.network.early_exit import EarlyExitDrafter, KangarooAdapter
 from polydraft.core.drafters.tree.shapes import CandidateRanking, DynamicTree
 from polydraft.core.errors import UnsupportedMethod, WeightsError
 from polydraft.core.sampling.constraints import Constraints
 from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import CausalTarget
 
 from ...covering import every_pair, first
 from ..conftest import VOCAB, Lab, with_sampling
 
+
+class KangarooDrafter(EarlyExitDrafter):
+    """Drafter of an adapter, attached to its target."""
+
+    def __init__(self, adapter: KangarooAdapter, target: CausalTarget, *arguments: Any) -> None:
+        super().__init__(adapter.attach(target.model).backbone, target, *arguments, adapter)
+
+
 KINDS: dict[str, tuple[Any, Any]] = {
     "heads": (MedusaHeads, MultiTokenDrafter), "block": (BlockModel, MultiTokenDrafter),
     "hydra": (HydraHeads, HydraDrafter), "eagle": (EagleModel, EagleDrafter),
+    "kangaroo": (KangarooAdapter, KangarooDrafter),
 }  # fmt: skip
 SUBSET = [50, 3, 41, 12, 7, 8, 30, 6, 59, 20]
 RANDOM = SamplingParams(temperature=0.9)

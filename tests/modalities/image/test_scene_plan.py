@@ -131,8 +131,9 @@ def test_trees_match_with_and_without_precomputed_states() -> None:
     pipe = load("tiny-image")
     drafts = []
     for planned in (pipe.sampler.num_prefix_tokens_read, None):
+        # the budget of nodes learns from run to run
         sampler = replace(pipe.sampler, num_prefix_tokens_read=planned)
-        method = replace(pipe.method(parse("eagle2")), sampler=sampler, node_budget=None)  # which learns from run to run
+        method = replace(pipe.method(parse("eagle2")), sampler=sampler, node_budget=None)
         prompts = [
             replace(pipe.build_prompt(caption, 5, pipe.sampling_params()), max_new_tokens=40) for caption in CAPTIONS
         ]

@@ -81,18 +81,30 @@ def open_samples(pipe: TextPipeline, folder: Path, size: int) -> TargetAnswers:
     return TargetAnswers("tiny", pipe, target, Any, samples, {}, "", 0)  # type: ignore[arg-type]
 
 
-def test_most_frequent_ids_include_stop_tokens(pipe: TextPipeline, tmp_path: Path) -> None:
-    """Ids of answers come first, those of prompts next, then the lowest ones."""
-    samples = open_samples(pipe, tmp_path, 10).samples
-    assert samples.most_frequent_ids(7) == [6, 5, 4, 9, 8, 3, 0] and samples.most_frequent_ids(2) == [6, 5]
-    assert samples.most_frequent_ids(4, {2, 9}) == [6, 5, 9, 2]
-    assert samples.most_frequent_ids(3, first=1) == [4, 6, 9]
+def test_most_frequent_ids_include_stop_tokens() -> None:
+    times = torch.tensor([0, 2.5, 0, 1, 7, 1])
+    assert drafter.most_frequent_ids(times, 4, ()) == [4, 1, 3, 5] and drafter.most_frequent_ids(times, 1, ()) == [4]
+    assert drafter.most_frequent_ids(times, 4, {2, 5}) == [4, 1, 5, 2]
 
 
-def test_large_vocabularies_are_restricted_by_default(pipe: TextPipeline, tmp_path: Path) -> None:
+def test_expected_counts_are_sums_of_probabilities(pipe: TextPipeline, tmp_path: Path) -> None:
+    samples, outputs = Samples(pipe.target(), tmp_path), [torch.tensor([6, 5, 6]), torch.tensor([6, 4, 9])]
+    write(tmp_path / "taught-00000.safetensors", [PromptInputs((ids,), 3) for ids in ((3, 8, 8), (3, 5))], outputs)
+    samples.take(tmp_path / "taught-00000.safetensors")
+    with torch.inference_mode():
+        logits = pipe.target_model(torch.tensor([[3, 5, 6, 4]])).logits[0, 1:].float()
+    expected = logits.softmax(-1).sum(0).double()
+    torch.testing.assert_close(samples.expected_counts(first=1), expected, atol=1e-4, rtol=1e-3)
+    assert samples.expected_counts().sum() == pytest.approx(6, abs=1e-4)
+
+
+def test_large_vocabularies_are_restricted_by_default(
+    pipe: TextPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Samples, "expected_counts", lambda samples, _: torch.zeros(samples.target.vocab_size))
     answers = open_samples(pipe, tmp_path, drafter.LARGE_VOCAB)
     restricted = drafter.draft_vocab(answers, "hydra", None)
-    assert restricted is not None and len(set(restricted)) == drafter.DRAFT_VOCAB and restricted[0] == 6
+    assert restricted is not None and len(set(restricted)) == drafter.DRAFT_VOCAB
     assert drafter.draft_vocab(answers, "lm", None) is None
     assert drafter.draft_vocab(answers, "eagle", drafter.LARGE_VOCAB) is None
     small = drafter.draft_vocab(answers, "heads", 16)

@@ -166,11 +166,10 @@ def test_eagle_training_selects_most_frequent_tokens(model: Path, tmp_path: Path
     drawn = Samples(pipe.target(), tmp_path / "eagle" / "samples")
     for file in drawn.folder.glob("taught-*.safetensors"):
         drawn.take(file)
-    answers, words = torch.cat(drawn.outputs), pipe.drafter("eagle").vocab_subset
+    times, words = drawn.expected_counts(), pipe.drafter("eagle").vocab_subset
     assert len(words) == 16 and pipe.eos_token_ids <= {*words}
-    times = [int((answers == word).sum()) for word in words if word not in pipe.eos_token_ids]
-    assert times == sorted(times, reverse=True)
-    assert times[-1] >= max(int((answers == word).sum()) for word in set(answers.tolist()) - set(words))
+    others = times.index_fill(0, torch.tensor(words), 0)
+    assert min(times[word] for word in words if word not in pipe.eos_token_ids) >= 0.9 * others.max() > 0
 
 
 @pytest.mark.parametrize("family", first(2, MAKERS))
