@@ -149,7 +149,7 @@ class TableHeadsDrafter(MultiTokenDrafter):
     """Drafter that predicts level d from the table's row of token 0, whatever comes before."""
 
     def __init__(self, table: Tensor, target: TableTarget, plan: TreeShape, rank: CandidateRanking) -> None:
-        super().__init__(SimpleNamespace(eval=lambda: None), target, plan, rank)  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(eval=lambda: None, vocab_subset=None), target, plan, rank)  # type: ignore[arg-type]
         self.table = table
 
     def prefill(self, cache: Any, seen: PrefillOutput) -> tuple[Any, Tensor]:
