@@ -80,8 +80,28 @@ def gumbel_from_keys(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor
     Returns:
         Tensor: `[B, K, V]` float32.
     """
+    return hash_to_gumbel(token_keys(vocab_size, positions.device), keys, positions)
+
+
+def gumbel_of_ids(keys: Tensor, positions: Tensor, ids: Tensor, vocab_size: int) -> Tensor:
+    """Return the entries of `gumbel_from_keys` at some token ids, without computing the others.
+
+    Args:
+        keys (Tensor): `[B]` of `row_keys`.
+        positions (Tensor): `[B, K]` positions in the generated sequence.
+        ids (Tensor): `[B, K, M]` token ids at every position.
+        vocab_size (int): V.
+
+    Returns:
+        Tensor: `[B, K, M]` float32.
+    """
+    return hash_to_gumbel(token_keys(vocab_size, positions.device).take(ids), keys, positions)
+
+
+def hash_to_gumbel(hashed_tokens: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    """Return Gumbel noise of hashed token ids `[V]` or `[B, K, M]` at `positions` `[B, K]` for row `keys` `[B]`."""
     position_keys = splitmix64(keys[:, None] * GOLDEN + positions)  # [B, K], the first key of each position
-    bits = token_keys(vocab_size, positions.device) + position_keys[..., None]
+    bits = hashed_tokens + position_keys[..., None]
     # times the position's second key, made odd as multiply-shift requires; the upper 31 of 64 bits are kept
     bits.mul_((position_keys * MIX_2 | 1)[..., None]).bitwise_right_shift_(33).bitwise_and_((1 << 31) - 1)
     # u = (bits + 1/2) / 2^31, kept below 1 where float32 rounds up
@@ -200,6 +220,21 @@ class Noise(BatchedState):
         """
         bits = splitmix64((self.keys + draw_index)[:, None] * GOLDEN + positions)
         return bits_to_uniform(bits).masked_fill(self.greedy[:, None], 0)
+
+    def gumbel_of_ids(self, positions: Tensor, ids: Tensor) -> Tensor | None:
+        """Return position-keyed Gumbel noise of some token ids; None if all rows are greedy.
+
+        Args:
+            positions (Tensor): `[B, K]`.
+            ids (Tensor): `[B, K, M]` token ids at every position.
+
+        Returns:
+            Tensor | None: `[B, K, M]`, zero for greedy batch rows.
+        """
+        if not self.any_sampled:
+            return None
+        noise = gumbel_of_ids(self.keys, positions, ids, self.vocab_size)
+        return noise if all(self.temperatures) else noise.masked_fill_(self.greedy[:, None, None], 0)
 
     def candidate_gumbel(self, num_generated: Tensor, num_positions: int) -> Tensor:
         """Return the Gumbel noise that a drafter ranks candidate tokens with.

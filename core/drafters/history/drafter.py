@@ -25,7 +25,7 @@ from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import PrefillOutput
 from polydraft.core.target.state import BatchState
-from polydraft.core.tokens import batch_gather, batch_scatter_
+from polydraft.core.tokens import batch_scatter_
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class TokenHistory:
     num_tokens: Tensor  # [B]
     num_committed: Tensor  # [B] committed tokens after the prompt
     num_pending: Tensor | None  # [B] tokens that follow them; None if no sequence has any
-    max_pending: int  # upper bound of `num_pending`
 
     @staticmethod
     def after_pending(state: BatchState, pending: Tensor, num_pending: Tensor) -> TokenHistory:
@@ -49,10 +48,10 @@ class TokenHistory:
         """
         longest = max_without_sync(num_pending, pending.shape[1])
         if not longest:
-            return TokenHistory(state.tokens, state.num_tokens, state.num_generated, None, 0)
+            return TokenHistory(state.tokens, state.num_tokens, state.num_generated, None)
         tokens = F.pad(state.tokens, (0, longest))
         batch_scatter_(tokens, next_positions(state.num_tokens, longest), pending[:, :longest])
-        return TokenHistory(tokens, state.num_tokens + num_pending, state.num_generated, num_pending, longest)
+        return TokenHistory(tokens, state.num_tokens + num_pending, state.num_generated, num_pending)
 
     def last_tokens(self, count: int) -> Tensor:
         """Return the last `count` tokens, `[B, count]`; -1 before the first token of a sequence."""
@@ -65,13 +64,14 @@ class TokenHistory:
         """Return the number of tokens after the prompt, `[B]`."""
         return self.num_committed if self.num_pending is None else self.num_committed + self.num_pending
 
-    def ranking_noise(self, noise: Noise, levels: int) -> Tensor | None:
-        """Return the Gumbel noise of the next `levels` positions, `[B, levels, V]`; None if all rows are greedy."""
-        # asked for from the last committed token on, as the verifier does, so that it is computed once for both
-        gumbel = noise.draft_positions(self.num_committed, self.max_pending + levels).gumbel()
-        if gumbel is None or self.num_pending is None:
-            return gumbel
-        return batch_gather(gumbel, next_positions(self.num_pending, levels))
+    def ranking_noise(self, noise: Noise, level: int, ids: Tensor) -> Tensor | None:
+        """Return the shared Gumbel noise of candidates `ids` `[B, W, k]`; None if all rows are greedy.
+
+        `level` counts from 0, for the position after the last token. Drafts from the history are verified under shared
+        noise alone.
+        """
+        positions = (self.num_generated + level)[:, None].expand(-1, ids.shape[1])
+        return noise.gumbel_of_ids(positions, ids)
 
 
 class HistorySource(ABC):

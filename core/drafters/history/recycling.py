@@ -162,7 +162,6 @@ class RecyclingSource(HistorySource):
 
     def propose(self, history: TokenHistory, sampler: Sampler, noise: Noise) -> Draft:
         """Return a tree of the likeliest candidates, ranked with the noise of their positions."""
-        gumbel = history.ranking_noise(noise, self.shape.depth)  # [B, depth, V] or None
         previous, tokens = history.last_tokens(2).split(1, 1)  # [B, 1] each
         tree = DraftTree(len(tokens), tokens.device)
         log_hit_rates = (self.memory.hits / self.memory.tests).log()
@@ -172,7 +171,7 @@ class RecyclingSource(HistorySource):
             found = self.memory.table.lookup(previous, tokens)
             scores = ChildScores(
                 found.logits + self.bias[found.ids],
-                None if gumbel is None else batch_gather_columns(gumbel[:, level], found.ids),
+                history.ranking_noise(noise, level, found.ids),
                 found.ids,
                 log_hit_rates[found.order][..., None],
             )
@@ -187,8 +186,3 @@ class RecyclingSource(HistorySource):
     def learners(self) -> Sequence[Learner]:
         """Return the memory."""
         return (self.memory,)
-
-
-def batch_gather_columns(values: Tensor, ids: Tensor) -> Tensor:
-    """Return `values[b, ids[b, w, k]]` for values `[B, V]` and ids `[B, W, k]`."""
-    return values.gather(1, ids.flatten(1)).view_as(ids)

@@ -17,6 +17,7 @@ from polydraft.core.drafters.history.drafter import (
 from polydraft.core.drafters.history.recycling import RecyclingMemory, RecyclingSource, SuccessorTable
 from polydraft.core.drafters.history.suffix import MatchAcceptance, SuffixSource, TextPool, longest_matches
 from polydraft.core.methods.budget import NodeBudget, PassLatency
+from polydraft.core.sampling.noise import gumbel_from_keys, gumbel_of_ids, row_keys
 from polydraft.core.sampling.params import SamplingParams
 
 from ..conftest import VOCAB, with_sampling
@@ -29,7 +30,7 @@ def history(*rows: list[int]) -> TokenHistory:
     longest = max(map(len, rows))
     tokens = torch.tensor([row + [row[0]] * (longest - len(row)) for row in rows])
     lengths = torch.tensor([len(row) for row in rows])
-    return TokenHistory(tokens, lengths, torch.zeros_like(lengths), None, 0)
+    return TokenHistory(tokens, lengths, torch.zeros_like(lengths), None)
 
 
 def match_length(text: list[int], end: int, longest: int) -> int:
@@ -177,3 +178,10 @@ def test_latency_line_follows_passes_and_ignores_outliers():
     for step in range(300):
         latency.observe(1 + step % 8, 50.0 if step == 100 else 2 + 0.1 * (1 + step % 8))
     assert latency.estimate(9) == pytest.approx(2.9, rel=0.03) and latency.estimate(1) == pytest.approx(2.1, rel=0.03)
+
+
+def test_noise_of_candidates_equals_noise_of_vocabulary():
+    keys, positions = row_keys(torch.tensor([3, 8]), torch.tensor([0, 1])), torch.tensor([[5, 6], [0, 9]])
+    ids = torch.randint(0, 40, (2, 2, 7), generator=torch.Generator().manual_seed(1))
+    full = gumbel_from_keys(keys, positions, 40)
+    assert torch.equal(gumbel_of_ids(keys, positions, ids, 40), full.gather(2, ids))
