@@ -116,6 +116,48 @@ class Draft:
             is_chain=self.is_chain, template=None, path_probs=path_probs,
         )  # fmt: skip
 
+    @cached_property
+    def ranked_nodes(self) -> tuple[Tensor, Tensor]:
+        """Return `path_probs` in descending order, and the nodes that have them, both `[B, N]`.
+
+        A parent has no smaller probability than its children; of equal ones the earlier, so the parent, comes first.
+        """
+        assert self.path_probs is not None
+        ranked = self.path_probs.sort(dim=1, descending=True, stable=True)
+        return ranked.values, ranked.indices
+
+    def keep_likeliest(self, num_nodes: int) -> Draft:
+        """Return the `num_nodes` nodes with the highest `path_probs` of every batch row, in the order of this draft."""
+        if num_nodes >= self.size:
+            return self
+        if self.is_chain:
+            return self.truncate_chain(num_nodes)
+        if num_nodes == 0:
+            return Draft.empty(self.tokens).with_passes(self.drafter_passes)
+        return self.select_nodes(self.ranked_nodes[1][:, :num_nodes].sort(1).values)
+
+    def with_branches(self, tree: Draft, parent: Tensor | None = None) -> Draft:
+        """Return this draft with the nodes of `tree` after its own; acceptance is estimated if it is in both.
+
+        Args:
+            tree (Draft): Draft of the same batch rows.
+            parent (Tensor | None): `[B, 1]` node of this draft that takes the place of the root of `tree`, -1 for this
+                draft's root; None: the root in every batch row.
+        """
+        below = -1 if parent is None else parent
+        parents = torch.where(tree.parents < 0, below, tree.parents + self.size)
+        path_probs = None
+        if self.path_probs is not None and tree.path_probs is not None:
+            path_probs = torch.cat([self.path_probs, tree.path_probs], 1)
+        return Draft(
+            torch.cat([self.tokens, tree.tokens], 1),
+            torch.cat([self.parents, parents], 1),
+            torch.cat([self.valid, tree.valid], 1),
+            max_depth=max(self.max_depth, tree.max_depth + (0 if parent is None else self.max_depth)),
+            drafter_passes=self.drafter_passes + tree.drafter_passes,
+            path_probs=path_probs,
+        )
+
     def without_invalid_q(self) -> Draft:
         """Return this draft of token ids, with nodes invalidated whose `q` comes from NaN or infinite logits.
 

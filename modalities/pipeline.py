@@ -278,7 +278,6 @@ class Pipeline(ABC):
             self.reference_tokens,
         )  # fmt: skip
 
-    @property
     def memory_key(self) -> tuple[str, ...]:
         """Return what tells the model, its version and its device apart where measured speeds are kept."""
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type

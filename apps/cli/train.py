@@ -86,8 +86,13 @@ def drafter(
         typer.echo(report.line)
         note(f"the card is {out / 'README.md'}; use it with: {report.load}")
     if report.trial.broken:
-        note(f"{report.trial.method} promises identical tokens and broke the promise; please report the command line")
+        note_broken(report.trial.method)
         raise typer.Exit(BROKEN)
+
+
+def note_broken(method: str) -> None:
+    """Say that a method promises identical tokens and gave others."""
+    note(f"{method} promises identical tokens and broke the promise; please report the command line")
 
 
 @app.command("drafters")
@@ -125,6 +130,6 @@ def drafters(
     if made.reports:
         note(f"use them with: {made.load}")
     for method in made.broken:
-        note(f"{method} promises identical tokens and broke the promise; please report the command line")
+        note_broken(method)
     if made.broken or made.failed:
         raise typer.Exit(BROKEN)

@@ -56,13 +56,18 @@ def tell_titled(
     if json:
         print_json(value)
     else:
-        for title, (headers, rows) in sheets.items():
-            note(f"\n{title}")
-            print_table(headers, rows)
-        for line in notes:
-            note(line)
+        print_titled(sheets, notes)
     if output is not None:
         save(output, name, value, "\n".join([*map(titled_sheet, sheets, sheets.values()), *notes, ""]), picture())
+
+
+def print_titled(sheets: Mapping[str, Sheet], notes: Sequence[str]) -> None:
+    """Print tables under their titles, then notes."""
+    for title, (headers, rows) in sheets.items():
+        note(f"\n{title}")
+        print_table(headers, rows)
+    for line in notes:
+        note(line)
 
 
 def titled_sheet(title: str, sheet: Sheet) -> str:
@@ -85,11 +90,7 @@ def tell_blocks(
         for block in blocks:
             note(f"\n{block.title}")
             print_table(table.HEADERS, [row.cells() for row in block.rows])
-        for title, (headers, rows) in others.items():
-            note(f"\n{title}")
-            print_table(headers, rows)
-        for line in notes:
-            note(line)
+        print_titled(others, notes)
     if output is not None:
         titled = map(titled_sheet, others, others.values())
         save(output, name, value, "\n".join([table.markdown(blocks), *titled, *notes, ""]), plots.bars(blocks))

@@ -53,7 +53,6 @@ class PassCost:
     num_scored: int  # positions that the target scored, over all batch rows: roots and draft nodes
     num_committed: int  # tokens that the step committed, over all batch rows
     seconds: float  # wall time of the step, drafting included
-    all_greedy: bool  # whether every batch row has temperature 0
 
 
 class Learner(Protocol):

@@ -52,7 +52,7 @@ def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[
         name: spec.make(context, default_params(spec) | context.tuned_params(name)) for name, spec in usable.items()
     }
     ready_at_once = [name for name, drafter in drafters.items() if not needs_warm_up(drafter)]
-    memory = SpeedMemory.for_model([*context.memory_key, *names])
+    memory = SpeedMemory.for_model([*context.memory_key(), *names])
     return AutoDrafter(drafters, SpeedSelector(names, ready_at_once, values["trials"]), memory)
 
 
@@ -63,6 +63,5 @@ def needs_warm_up(drafter: Drafter) -> bool:
 
 def is_usable(spec: DrafterSpec, context: MethodContext) -> bool:
     """Return whether the model of `context` has what a drafter needs, and tokens that it may suit."""
-    has_network = not spec.drafter_kind or spec.drafter_kind in context.drafter_loaders
     is_fitting = context.token_kind not in UNPROMISING.get(spec.name, ())
-    return has_network and is_fitting and (not spec.requirement or spec.requirement in context.capabilities)
+    return is_fitting and not spec.missing_requirement(context.drafter_loaders, context.capabilities)

@@ -2,7 +2,7 @@
 
 A pass over n positions takes t(n), which is learned from the passes themselves. A draft with estimated acceptance
 (`Draft.path_probs`) is cut to the nodes that maximise expected tokens per second over all sequences that share the
-pass: few nodes of sure drafts and many of doubtful ones compete for the same time (Wang et al. 2025, TETRIS, arXiv
+pass: few nodes of sure drafts and many of doubtful ones compete for the same time (Wu et al. 2025, TETRIS, arXiv
 2502.15197, select nodes over a batch by the same criterion).
 
     budget = NodeBudget()
@@ -128,26 +128,19 @@ class NodeBudget:
         if path_probs is None:  # all nodes may be worth their time, unless no sequence has them
             return draft.truncate_chain(int(draft.valid.sum(1).max())) if draft.is_chain else draft
         correction = self.acceptance.setdefault(drafter, AcceptanceCorrection())
-        # Parents have no smaller probability than their children; of equal ones the earlier, so the parent, is taken.
-        ranked, order = path_probs.sort(dim=1, descending=True, stable=True)
+        ranked, _ = draft.ranked_nodes
         gains = ranked.sum(0)  # [N] accepted nodes that the i-th best of every sequence adds
         num_nodes = self.best_num_nodes(gains * correction.factor, len(draft.tokens))
-        # a node at least, where the drafter hopes for any, or nothing would be learned of its acceptance
-        num_nodes = max(num_nodes, min(1, int((gains > 0).sum())))
         kept = ranked[:, :num_nodes]
         # Nodes that were accepted before, and lead the draft because they are not committed yet, are sure. They are not
         # expected again, since their acceptance is counted only when they are committed.
         self.last = drafter, float((kept * (kept < 1)).sum())
-        if num_nodes == draft.size:
-            return draft
-        if draft.is_chain:
-            return draft.truncate_chain(num_nodes)
-        if num_nodes == 0:
-            return Draft.empty(draft.tokens).with_passes(draft.drafter_passes)
-        return draft.select_nodes(order[:, :num_nodes].sort(1).values)
+        return draft.keep_likeliest(num_nodes)
 
     def best_num_nodes(self, gains: Tensor, num_rows: int) -> int:
         """Return the number of nodes per sequence with the most expected tokens per second.
+
+        It is one at least where the drafter hopes for any, or nothing would be learned of its acceptance.
 
         Args:
             gains (Tensor): `[N]` expected tokens that the i-th node of all sequences together adds, descending.
@@ -160,4 +153,4 @@ class NodeBudget:
         offset, slope = latency.line()
         tokens = torch.cat([gains.new_full((1,), num_rows), gains[:num_useful]]).cumsum(0)  # for 0 … N nodes
         positions = num_rows * torch.arange(1, num_useful + 2)
-        return int((tokens / (offset + slope * positions)).argmax())
+        return max(1, int((tokens / (offset + slope * positions)).argmax()))

@@ -42,7 +42,8 @@ class MethodContext:
     num_preview_tokens: int = 0  # generated tokens before the first row of the image
     default_drafter: str = ""  # drafter of the model's default method
     token_kind: str = "text"  # what tokens stand for: "text", "image" or "speech"
-    memory_key: tuple[str, ...] = ()  # tells the model, its version and its device apart where speeds are kept
+    # tells the model, its version and its device apart where speeds are kept; a function, since files are looked at
+    memory_key: Callable[[], tuple[str, ...]] = field(default=tuple)
     reference_tokens: Tensor | None = None  # [F] ids of a text that answers may quote
     shared: dict[str, Any] = field(default_factory=dict)  # parts that drafters built from this context share, by name
 
@@ -113,6 +114,17 @@ class DrafterSpec:
     deviation: str = ""  # how the implementation differs from the paper
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
+    def missing_requirement(self, drafters: Container[str], capabilities: Container[str]) -> str:
+        """Return what a model lacks for this drafter, in words; "" if it lacks nothing.
+
+        Args:
+            drafters (Container[str]): Kinds of trained drafters that the model has.
+            capabilities (Container[str]): Which of `CODEBOOK`, `PREVIEW_IMAGE` and `IMAGE_ROWS` it has.
+        """
+        if self.drafter_kind and self.drafter_kind not in drafters:
+            return f"a drafter of kind {self.drafter_kind!r}"
+        return self.requirement if self.requirement and self.requirement not in capabilities else ""
+
 
 @dataclass(frozen=True)
 class VerifierSpec:
@@ -163,10 +175,10 @@ class MethodSpec:
             drafters (Container[str]): Kinds of trained drafters that the model has.
             capabilities (Container[str]): Which of `CODEBOOK`, `PREVIEW_IMAGE` and `IMAGE_ROWS` it has.
         """
-        if self.drafter.drafter_kind and self.drafter.drafter_kind not in drafters:
-            return f"a drafter of kind {self.drafter.drafter_kind!r}"
-        requirements = self.drafter.requirement, self.verifier.requirement
-        return next((need for need in requirements if need and need not in capabilities), "")
+        if missing := self.drafter.missing_requirement(drafters, capabilities):
+            return missing
+        need = self.verifier.requirement
+        return need if need and need not in capabilities else ""
 
     def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:
         """Return the drafter and verifier for the model of `context`, which must have all that the method needs."""

@@ -47,8 +47,7 @@ class FeatureLog(BatchedState):
     def write(self, num_generated: Tensor, outcome: DraftOutcome) -> None:
         """Write what belongs to the committed tokens of a pass, given the number of tokens after it `[B]`."""
         result, cfg_branches = outcome.verification, self.hidden_states.shape[1]
-        # [B, P + 1] tree indices before the accepted tokens and the bonus token
-        tree_indices = torch.nn.functional.pad(result.path + 1, (1, 0)).clamp(min=0)
+        tree_indices = result.token_indices  # [B, P + 1] before the accepted tokens and the bonus token
         hidden_states = gather_per_cfg_branch(outcome.hidden_states, tree_indices).flatten(0, 1)
         index = next_positions(num_generated - result.num_committed, tree_indices.shape[1])
         # entries beyond the committed tokens are overwritten by the next pass
@@ -203,8 +202,8 @@ class AutoDrafter(Drafter):
 
     def record(self, drafter_state: AutoState, cost: PassCost) -> None:
         """Tell the selector how fast the pass was."""
-        key = self.situation(cost.num_rows, cost.all_greedy)
-        self.selector.record(key, drafter_state.name, cost.num_committed / cost.num_rows, cost.seconds)
+        tokens = cost.num_committed / cost.num_rows
+        self.selector.record(drafter_state.situation, drafter_state.name, tokens, cost.seconds)
         self.candidates[drafter_state.name].record(drafter_state.active, cost)
 
     def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:
@@ -221,7 +220,6 @@ class AutoDrafter(Drafter):
 def last_outputs(outcome: DraftOutcome) -> Tensor:
     """Return the processed outputs that the last committed token of every batch row was sampled from, `[B, …]`."""
     result = outcome.verification
-    tree_indices = torch.nn.functional.pad(result.path + 1, (1, 0)).clamp(min=0)
-    last = tree_indices.gather(1, (result.num_committed - 1).clamp(min=0)[:, None])[:, 0]
+    last = result.token_indices.gather(1, (result.num_committed - 1).clamp(min=0)[:, None])[:, 0]
     outputs: Tensor = outcome.distribution.processed_outputs[cached_arange(len(last), last.device), last]
     return outputs

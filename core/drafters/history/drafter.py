@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -113,7 +114,27 @@ class PendingState(BatchedState):
     num_pending: Tensor  # [B]
 
 
-class HistoryDrafter(Drafter):
+class SourceDrafter(Drafter):
+    """Base class of drafters that have sources."""
+
+    sources: Sequence[HistorySource]
+
+    def learn(self, state: BatchState, outcome: DraftOutcome) -> None:
+        """Let all sources learn from a draft with their proposals, given the state after its verification."""
+        for source in self.sources:
+            source.learn(state, outcome)
+
+    def learners(self) -> Sequence[Learner]:
+        """Return what the sources learn from every pass."""
+        return [learner for source in self.sources for learner in source.learners()]
+
+    def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:
+        """Let all sources learn from a sequence that has ended."""
+        for source in self.sources:
+            source.learn_sequence(prompt_end, tokens)
+
+
+class HistoryDrafter(SourceDrafter):
     """Drafter of the nodes that its sources expect to be accepted.
 
     Args:
@@ -134,7 +155,7 @@ class HistoryDrafter(Drafter):
         """Return the pending tokens, and below the last of them the likeliest nodes of all sources."""
         history = TokenHistory.after_pending(state, drafter_state.pending, drafter_state.num_pending)
         trees = [source.propose(history, sampler, noise) for source in self.sources]
-        draft = select_likeliest(join_trees(trees), self.max_nodes)
+        draft = reduce(Draft.with_branches, trees).keep_likeliest(self.max_nodes)
         num_pending = drafter_state.num_pending
         longest = max_without_sync(num_pending, self.max_nodes)
         if not longest:
@@ -153,53 +174,8 @@ class HistoryDrafter(Drafter):
         index = next_positions(result.num_committed, self.max_nodes).clamp(max=tokens.shape[1] - 1)
         drafter_state.pending = tokens.gather(1, index)
         drafter_state.num_pending = (result.num_matched - result.num_committed).clamp(min=0, max=self.max_nodes)
-        for source in self.sources:
-            source.learn(state, outcome)
-
-    def learners(self) -> Sequence[Learner]:
-        """Return what the sources learn from every pass."""
-        return [learner for source in self.sources for learner in source.learners()]
+        self.learn(state, outcome)
 
     def catch_up(self, state: BatchState, drafter_state: PendingState, missed: MissedTokens) -> None:
         """Drop the pending tokens: they have been committed meanwhile."""
         drafter_state.num_pending = torch.zeros_like(drafter_state.num_pending)
-
-    def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:
-        """Let all sources learn from a sequence that has ended."""
-        for source in self.sources:
-            source.learn_sequence(prompt_end, tokens)
-
-
-def join_trees(trees: Sequence[Draft]) -> Draft:
-    """Return one draft with the nodes of all `trees`, each a subtree of the root, in this order."""
-    if len(trees) == 1:
-        return trees[0]
-    starts = [0]
-    for tree in trees:
-        starts.append(starts[-1] + tree.size)
-    parents = [
-        torch.where(tree.parents < 0, -1, tree.parents + start) for tree, start in zip(trees, starts, strict=False)
-    ]
-    return Draft(
-        torch.cat([tree.tokens for tree in trees], 1),
-        torch.cat(parents, 1),
-        torch.cat([tree.valid for tree in trees], 1),
-        max_depth=max(tree.max_depth for tree in trees),
-        drafter_passes=sum(tree.drafter_passes for tree in trees),
-        path_probs=torch.cat([estimated_probs(tree) for tree in trees], 1),
-    )
-
-
-def select_likeliest(draft: Draft, num_nodes: int) -> Draft:
-    """Return the `num_nodes` nodes of `draft` with the highest estimated acceptance, in the order of the draft."""
-    if draft.size <= num_nodes:
-        return draft
-    # stable: of equal probabilities the earlier, so the parent, comes first
-    order = estimated_probs(draft).sort(dim=1, descending=True, stable=True).indices
-    return draft.select_nodes(order[:, :num_nodes].sort(1).values)
-
-
-def estimated_probs(draft: Draft) -> Tensor:
-    """Return `draft.path_probs` `[B, N]`, which drafts of a `HistorySource` have."""
-    assert draft.path_probs is not None
-    return draft.path_probs

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from polydraft.core.batched_state import BatchedState, cached_arange
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter, DraftOutcome, Learner, MissedTokens, append_drafter_rows
-from polydraft.core.drafters.history.drafter import HistorySource, TokenHistory, select_likeliest
+from polydraft.core.drafters.base import DraftOutcome, MissedTokens, append_drafter_rows
+from polydraft.core.drafters.history.drafter import HistorySource, SourceDrafter, TokenHistory
 from polydraft.core.drafters.jacobi.window import JacobiDrafter, JacobiState
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
@@ -34,7 +33,7 @@ class LookaheadState(BatchedState):
     num_pending: Tensor  # [B] accepted tokens that are not committed yet; they lead the window
 
 
-class LookaheadDrafter(Drafter):
+class LookaheadDrafter(SourceDrafter):
     """Drafter of a Jacobi window with branches beside it.
 
     Args:
@@ -62,21 +61,12 @@ class LookaheadDrafter(Drafter):
         chain = self.jacobi.draft(state, drafter_state.window, sampler, noise)
         num_pending = drafter_state.num_pending.clamp(max=chain.size)  # the window may have become shorter
         history = TokenHistory.after_pending(state, chain.tokens, num_pending)
-        trees = [
-            select_likeliest(source.propose(history, sampler, noise), self.branch_nodes) for source in self.sources
-        ]
-        parts, start = [chain], chain.size
-        for tree in trees:
-            # the branches' root is the last pending token, node `num_pending` - 1 of the window, or the root itself
-            parents = torch.where(tree.parents < 0, num_pending[:, None] - 1, tree.parents + start)
-            parts.append(replace(tree, parents=parents))
-            start += tree.size
-        return Draft(
-            torch.cat([part.tokens for part in parts], 1),
-            torch.cat([part.parents for part in parts], 1),
-            torch.cat([part.valid for part in parts], 1),
-            max_depth=max(chain.max_depth, *(chain.size + tree.max_depth for tree in trees)),
-        )
+        draft = chain
+        for source in self.sources:
+            branches = source.propose(history, sampler, noise).keep_likeliest(self.branch_nodes)
+            # they grow below the last pending token, node `num_pending` - 1 of the window, or below the root
+            draft = draft.with_branches(branches, num_pending[:, None] - 1)
+        return draft
 
     def observe(self, state: BatchState, drafter_state: LookaheadState, outcome: DraftOutcome) -> None:
         """Move the window on as after a draft of the window alone, and put accepted tokens of branches into it."""
@@ -100,19 +90,9 @@ class LookaheadDrafter(Drafter):
         drafter_state.window.num_scored = torch.maximum(drafter_state.window.num_scored, num_pending[:, None])
         drafter_state.window.restart = drafter_state.window.restart & (num_pending == 0)[:, None]
         drafter_state.num_pending = num_pending
-        for part in self.sources:
-            part.learn(state, outcome)
-
-    def learners(self) -> Sequence[Learner]:
-        """Return what the sources learn from every pass."""
-        return [learner for source in self.sources for learner in source.learners()]
+        self.learn(state, outcome)
 
     def catch_up(self, state: BatchState, drafter_state: LookaheadState, missed: MissedTokens) -> None:
         """Discard the window: its guesses are for committed positions."""
         self.jacobi.catch_up(state, drafter_state.window, missed)
         drafter_state.num_pending = torch.zeros_like(drafter_state.num_pending)
-
-    def finish(self, prompt_end: Sequence[int], tokens: Sequence[Any]) -> None:
-        """Let all sources learn from a sequence that has ended."""
-        for source in self.sources:
-            source.learn_sequence(prompt_end, tokens)

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.batched_state import BatchedState, cached_arange, next_positions
@@ -73,11 +72,8 @@ class DrafterCacheState(BatchedState):
         result = outcome.verification
         # KV entries of the tokens committed before this draft stay valid; those of pending tokens are computed again
         self.num_cached = self.num_cached + self.num_committed[:, None]
-        # [B, P + 1] tree indices of root (0) and accepted path of P nodes, before the accepted tokens and the bonus
-        # token; path entries of -1 are padding, and become the root's index
-        tree_indices = F.pad(result.path + 1, (1, 0)).clamp(min=0)
         self.new_tokens = result.tokens
-        self.new_hidden_states = gather_per_cfg_branch(outcome.hidden_states, tree_indices)
+        self.new_hidden_states = gather_per_cfg_branch(outcome.hidden_states, result.token_indices)
         self.num_new, self.num_committed = result.num_matched, result.num_committed
 
     def catch_up(self, missed: MissedTokens) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from polydraft.apps.data import built_in_prompts
 from polydraft.apps.measure.peers import baseline
@@ -18,7 +17,6 @@ from polydraft.apps.train.drafters import USUAL, Budget, usual_kinds
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.modalities.model_card import ModelCard, load_card
 
-from ...modalities.vlm.conftest import smolvlm
 from ..command_line import run
 
 
@@ -29,15 +27,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(built_in_prompts, "MOST", 8)
     monkeypatch.setattr(evaluation, "LONGEST", 6)
     monkeypatch.setattr(evaluation, "WARM", 2)
-
-
-@pytest.fixture(scope="module")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a SmolVLM with random weights."""
-    folder = tmp_path_factory.mktemp("smolvlm")
-    torch.manual_seed(3)
-    smolvlm(folder)
-    return folder
 
 
 def stop_at(kind: str) -> Callable[..., Any]:

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.history.drafter import (
-    HistoryDrafter,
-    TokenHistory,
-    join_trees,
-    select_likeliest,
-)
+from polydraft.core.drafters.history.drafter import HistoryDrafter, TokenHistory
 from polydraft.core.drafters.history.recycling import RecyclingMemory, RecyclingSource, SuccessorTable
 from polydraft.core.drafters.history.suffix import MatchAcceptance, SuffixSource, TextPool, longest_matches
 from polydraft.core.methods.budget import NodeBudget, PassLatency
@@ -136,8 +131,8 @@ def chain(probs: list[float]) -> Draft:
 
 
 def test_joined_trees_keep_likeliest_nodes_and_parents():
-    joined = join_trees([chain([0.5, 0.1]), chain([0.9, 0.8, 0.7])])
-    kept = select_likeliest(joined, 4)
+    joined = chain([0.5, 0.1]).with_branches(chain([0.9, 0.8, 0.7]))
+    kept = joined.keep_likeliest(4)
     assert kept.tokens[0].tolist() == [0, 0, 1, 2] and kept.parents[0].tolist() == [-1, -1, 1, 2]
     after = kept.prepend_chain(torch.tensor([[40, 41]]), torch.tensor([2]), 5)
     assert after.tokens[0].tolist() == [40, 41, 0, 0, 1] and after.parents[0].tolist() == [-1, 0, 1, 1, 3]

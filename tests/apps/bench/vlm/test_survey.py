@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from polydraft.apps.batch.journal import Journal
@@ -18,7 +17,6 @@ from polydraft.apps.bench.vlm.survey import ModelPlan, registry_name
 from polydraft.apps.measure.table import PEER
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 
-from ....modalities.vlm.conftest import smolvlm
 from ...command_line import assert_refused, run
 
 METHODS = "ar,spd,jacobi"
@@ -28,15 +26,6 @@ SHORT = ("--max-new-tokens", "5", "--min-new-tokens", "2", "--tasks", "emoji-qa:
 @pytest.fixture(autouse=True)
 def short_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sets, "WARM_UP", 1)
-
-
-@pytest.fixture(scope="module")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a SmolVLM with random weights, which has no drafter."""
-    folder = tmp_path_factory.mktemp("smolvlm")
-    torch.manual_seed(3)
-    smolvlm(folder)
-    return folder
 
 
 def table(out: Path, models: Any, *more: str | Path, methods: str = METHODS, temperatures: str = "0,1") -> Any:
