@@ -11,6 +11,7 @@ Memory holds the target, the student with its gradients and moments, and the row
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -118,7 +119,7 @@ def train_student(
         kind: Kind of drafter, one of `kinds.KINDS`.
         student: Untrained network of that kind.
         out: Folder of the drafter.
-        minutes: Time of the distillation, earlier runs that were stopped included.
+        minutes: Time of the distillation, with reading the answers and with earlier runs that were stopped.
         trial_minutes: Time of the evaluation, the fit of its stop rule included.
         cache: GB of disk for the target's hidden states; where they need more they are recomputed in every step.
         rows: Most rows of a step, `ROWS` if not given.
@@ -127,6 +128,7 @@ def train_student(
         words: How many ids may be drafted, see `draft_vocab`.
     """
     recipe, pipe, model, drawn, kept = KINDS[kind], answers.pipe, answers.model, answers.samples, answers.num_held
+    started_at = time.monotonic()
     if start:
         student.load_state_dict(read_tensors(start / "model.safetensors"))
     # Hidden states after a row's prompt differ from those after the blank one, so they cannot be cached.
@@ -152,8 +154,8 @@ def train_student(
             drawn, kept, count, answers.seed, answers.prompts.blank, free, recipe.uses_distributions, pipe.device
         )
         made = distil(
-            partial(recipe.loss, model), student, source, minutes=minutes, folder=out, rate=recipe.rate,
-            evaluate=judge,
+            partial(recipe.loss, model), student, source, minutes=minutes - (time.monotonic() - started_at) / 60,
+            folder=out, rate=recipe.rate, evaluate=judge,
         )  # fmt: skip
         with torch.no_grad():
             fit = fitted(recipe, model, student, held_batches(kept))
