@@ -21,7 +21,7 @@ import torch
 from polydraft.core.checks.arguments import format_value, to_name, to_names
 from polydraft.core.checks.arguments import to_optional as or_none
 from polydraft.core.checks.extras import optional_import
-from polydraft.core.errors import UnknownModel
+from polydraft.core.errors import InvalidArgument, UnknownModel
 from polydraft.core.folders.readers import convert_load_errors
 from polydraft.core.folders.stamps import FolderSnapshot
 from polydraft.modalities.device_dtype import (
@@ -33,6 +33,7 @@ from polydraft.modalities.device_dtype import (
     resolve_dtype,
 )
 from polydraft.modalities.model_card import ModelCard, embedded_models, folder_snapshot, load_card, with_drafters
+from polydraft.modalities.vlm.reference import read_reference, reference_refusal
 
 Drafters: TypeAlias = str | Path | Sequence[str | Path]  # one drafter, or several of different kinds
 LOADING_LOCK = RLock()  # transformers sets the default dtype of the process while it loads, so loads must not overlap
@@ -74,7 +75,7 @@ def load(
     methods = [] if method is None else [method]
     card = check_model(
         name, codec=codec, drafter=drafter, methods=methods, device=device, dtype=dtype, device_map=device_map,
-        modality=modality,
+        modality=modality, reference=reference,
     ).fetch_weights()  # fmt: skip
     module, class_name = card.pipeline
     resolved = resolve_device(device)
@@ -89,11 +90,12 @@ def load(
 
 def cached_pipeline(
     modality: str, model: str | Path, method: str | None, device: str | torch.device, dtype: str | torch.dtype,
-    codec: str | Path | None = None, drafter: Drafters | None = None,
+    codec: str | Path | None = None, drafter: Drafters | None = None, reference: str | Path | None = None,
 ) -> Any:  # fmt: skip
     """Return a model's pipeline and keep it for the next call. One pipeline of every modality is kept.
 
-    It is loaded again once a file of the model's, the codec's or a drafter's folder has changed.
+    It is loaded again once a file of the model's, the codec's or a drafter's folder has changed. Another reference
+    reads no weights again; the pipeline with the last one is kept too, since its drafts learn from call to call.
 
     Args:
         modality (str): "image", "speech" or "vlm".
@@ -103,27 +105,40 @@ def cached_pipeline(
         dtype (str | torch.dtype): the dtype of the weights.
         codec (str | Path | None): folder or repository of the codec.
         drafter (Drafters | None): folders or repositories of drafters.
+        reference (str | Path | None): text file that answers may quote.
 
     Raises:
         PolydraftError: the errors of `load`.
     """
     drafters = to_names("drafter", drafter)
     check_method(model, method, modality, codec, drafters)
+    text = None if reference is None else read_reference(reference)
     names = to_name("model", model), or_none(to_name, "codec", codec), drafters, device_name(device), dtype_name(dtype)
-    return _pipeline_cache(modality)(*names, folder_snapshot(model, codec, *drafters))
+    kept = _pipeline_cache(modality)(*names, folder_snapshot(model, codec, *drafters))
+    return kept.pipe if text is None else kept.with_reference_text(text)
+
+
+class KeptPipeline:
+    """Pipeline that is kept for the next call, and the one of the same weights with the last reference text."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self.with_reference_text: Callable[[str], Any] = lru_cache(maxsize=1)(
+            lambda text: pipe.with_reference_text(text)
+        )
 
 
 @cache
 def _pipeline_cache(
     modality: str,
-) -> Callable[[str, str | None, tuple[str, ...], str, str, FolderSnapshot], Any]:
+) -> Callable[[str, str | None, tuple[str, ...], str, str, FolderSnapshot], KeptPipeline]:
     """Return a function that loads pipelines of a modality and keeps the last one, by arguments and folder contents."""
 
     @lru_cache(maxsize=1)
     def load_pipeline(
         model: str, codec: str | None, drafters: tuple[str, ...], device: str, dtype: str, stamp: FolderSnapshot
-    ) -> Any:
-        return load(model, codec=codec, drafter=drafters, device=device, dtype=dtype, modality=modality)
+    ) -> KeptPipeline:
+        return KeptPipeline(load(model, codec=codec, drafter=drafters, device=device, dtype=dtype, modality=modality))
 
     return load_pipeline
 
@@ -136,7 +151,7 @@ def clear_cached_pipelines() -> None:
 def check_model(
     name: str | Path, *, codec: str | Path | None = None, drafter: Drafters | None = None,
     methods: Sequence[str] = (), device: str | torch.device = "auto", dtype: str | torch.dtype = "auto",
-    device_map: DeviceMap | None = None, modality: str | None = None,
+    device_map: DeviceMap | None = None, modality: str | None = None, reference: str | Path | None = None,
 ) -> ModelCard:  # fmt: skip
     """Check all that can be refused before the model's weights are fetched or read, and return its card.
 
@@ -149,6 +164,7 @@ def check_model(
         dtype (str | torch.dtype): the dtype of the weights.
         device_map (DeviceMap | None): how transformers spreads the target over devices.
         modality (str | None): refuse models of other modalities.
+        reference (str | Path | None): text file that answers may quote.
 
     Raises:
         PolydraftError: the errors of `load`.
@@ -165,6 +181,8 @@ def check_model(
     card = with_drafters(card, to_names("drafter", drafter))
     for method in methods:
         card.check_method(method)
+    if reference is not None:
+        check_reference(card, reference)
     return card if device_map is None else replace(card, device_map=device_map)
 
 
@@ -181,3 +199,14 @@ def check_method(
     if method is not None:
         card = load_card(name, codec, modality)
         with_drafters(card, to_names("drafter", drafter)).check_method(method)
+
+
+def check_reference(card: ModelCard, reference: str | Path) -> None:
+    """Check that a model generates text and that a file holds one which its answers may quote.
+
+    Raises:
+        InvalidArgument: the model generates no text, or the file cannot be read.
+    """
+    if card.modality != "vlm":
+        raise InvalidArgument(reference_refusal(card.name))
+    read_reference(reference)

@@ -56,6 +56,7 @@ from polydraft.core.target.conformance import (
 )
 from polydraft.modalities.generation_config import build_constraints, unsupported_fields
 from polydraft.modalities.model_card import ModelCard, folder_snapshot, with_drafters
+from polydraft.modalities.vlm.reference import reference_refusal
 from polydraft.modalities.vocab_mapping import map_vocabularies
 from polydraft.modalities.weights import load_causal_lm, read_weights
 
@@ -367,7 +368,7 @@ class Pipeline(ABC):
         Raises:
             InvalidArgument: the model generates no text, or the file cannot be read.
         """
-        raise InvalidArgument(f"{self.card.name} generates no text, so it quotes no reference; leave it out.")
+        raise InvalidArgument(reference_refusal(self.card.name))
 
     def tuned_params(self, method: str) -> dict[str, Any]:
         """Return a method's parameters that are tuned to the model, and its draft size tuned to this machine."""

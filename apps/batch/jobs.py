@@ -15,21 +15,23 @@ import inspect
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from polydraft.apps.batch.journal import Journal
-from polydraft.apps.terminal.drafters import assign_drafters
+from polydraft.apps.terminal.assignment import assign_drafters, assign_references
 from polydraft.core.checks.arguments import to_names
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.core.methods.kinds import parse
-from polydraft.modalities.model_card import load_card, with_drafters
+from polydraft.modalities.loading import check_reference
+from polydraft.modalities.model_card import ModelCard, load_card, with_drafters
 from polydraft.modalities.output import write_text
+from polydraft.modalities.vlm.reference import to_reference_path
 
 RESULTS = "results.jsonl"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -76,6 +78,11 @@ class BatchJob:
     def drafters(self) -> tuple[str, ...]:
         """Return the folders or repositories of its drafters."""
         return to_names("drafter", self.arguments.get("drafter"))
+
+    @property
+    def reference(self) -> str:
+        """Return the file that its answer may quote, empty without one."""
+        return str(self.arguments.get("reference") or "") if self.modality == "vlm" else ""
 
 
 def function_of(modality: str) -> Callable[..., Any] | None:
@@ -140,7 +147,7 @@ def read_job(line: str) -> BatchJob:
 
 
 def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
-    """Refuse what the function does not take, a method nobody has, and drafters that are no names."""
+    """Refuse what the function does not take, a method nobody has, and drafters and references that are no names."""
     function = function_of(modality)
     assert function is not None
     known = [name for name in inspect.signature(function).parameters if name not in OURS]
@@ -154,6 +161,8 @@ def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
     if isinstance(arguments.get("method"), str):
         parse(arguments["method"])
     to_names("drafter", arguments.get("drafter"))
+    if modality == "vlm" and arguments.get("reference") is not None:  # a speech job's reference is a recording
+        to_reference_path(arguments["reference"])
 
 
 def add_drafters(jobs: list[BatchJob], given: Sequence[str]) -> list[BatchJob]:
@@ -168,11 +177,38 @@ def add_drafters(jobs: list[BatchJob], given: Sequence[str]) -> list[BatchJob]:
         PolydraftError: a drafter is none for its model.
     """
     assigned = assign_drafters(given, [job.model for job in jobs])
-    for job in {job.model: job for job in jobs if job.model in assigned}.values():
-        with_drafters(load_card(job.model, job.arguments.get("codec"), job.modality), assigned[job.model])
+    for model, card in cards(jobs, assigned).items():
+        with_drafters(card, assigned[model])
+    return add_argument("drafter", jobs, assigned)
+
+
+def add_references(jobs: list[BatchJob], given: Sequence[str]) -> list[BatchJob]:
+    """Return jobs with the reference of their model; a job that names a reference keeps its own.
+
+    Args:
+        jobs (list[BatchJob]): jobs of a file.
+        given (Sequence[str]): references from the command line, as for `assign_references`.
+
+    Raises:
+        InvalidArgument: a reference names none of the jobs' models, cannot be read, or is for a model without text.
+    """
+    assigned = assign_references(given, [job.model for job in jobs])
+    for model, card in cards(jobs, assigned).items():
+        check_reference(card, assigned[model])
+    return add_argument("reference", jobs, assigned)
+
+
+def cards(jobs: list[BatchJob], models: Container[str]) -> dict[str, ModelCard]:
+    """Return the cards of those models of jobs that are among `models`, by model."""
+    chosen = {job.model: job for job in jobs if job.model in models}
+    return {model: load_card(model, job.arguments.get("codec"), job.modality) for model, job in chosen.items()}
+
+
+def add_argument(name: str, jobs: list[BatchJob], by_model: Mapping[str, Any]) -> list[BatchJob]:
+    """Return jobs with the argument of their model; a job that has the argument keeps its own."""
     return [
-        replace(job, arguments=job.arguments | {"drafter": assigned[job.model]})
-        if job.model in assigned and "drafter" not in job.arguments
+        replace(job, arguments=job.arguments | {name: by_model[job.model]})
+        if job.model in by_model and name not in job.arguments
         else job
         for job in jobs
     ]
@@ -192,14 +228,18 @@ def run_jobs(
                 )
         left = [job for job in jobs if "output" not in journal.done.get(job.id, {})]
         passes = 0
-        by_model = sorted(left, key=lambda job: (job.modality, job.model, job.drafters))  # so that each is loaded once
-        for count, record in enumerate((work or in_turn)(by_model, folder), 1):
+        for count, record in enumerate((work or in_turn)(sorted(left, key=loading_order), folder), 1):
             passes += record.get("stats", {}).get("target_passes", 0)
             journal.add(record)
             advance(len(jobs) - len(left) + count, len(jobs), passes)
     finally:
         journal.close()
     return [journal.done[job.id] for job in jobs]
+
+
+def loading_order(job: BatchJob) -> tuple[Any, ...]:
+    """Return the key that brings together jobs which need the same models, so that each is loaded once."""
+    return job.modality, job.model, job.drafters, job.reference
 
 
 def in_turn(jobs: list[BatchJob], folder: Path) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 polydraft batch run jobs.jsonl --out results
 polydraft batch run jobs.jsonl --drafter tiny-vlm=runs/hydra --out results
+polydraft batch run jobs.jsonl --reference tiny-vlm=terms.txt --out results
 polydraft batch vlm --tasks chartqa:200,ocrbench --model tiny-vlm --methods ar,eagle2 --out runs/vlm
 polydraft batch vlm --tasks chartqa --out runs/vlm --ray --workers 4 --worker-gpus 1
 polydraft batch vlm --models tiny-vlm --methods ar,spd,eagle2,auto --temperatures 0,1 --mode latency --out runs/table
@@ -15,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from polydraft.apps.terminal.application import Application
-from polydraft.apps.terminal.options import Device, DraftersOfModels, Dtype, Results
+from polydraft.apps.terminal.options import Device, DraftersOfModels, Dtype, ReferencesOfModels, Results
 
 app = Application(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
 
@@ -51,6 +52,7 @@ def run_file(
     jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A JSON object a line: id, modality, and arguments.")],
     out: Out,
     drafter: DraftersOfModels = None,
+    reference: ReferencesOfModels = None,
     ray: OnRay = False,
     ray_address: RayAddress = None,
     workers: Count = 1,
@@ -59,12 +61,12 @@ def run_file(
     as_json: Results = False,
 ) -> None:
     """Draw, say and answer what JOBS asks for."""
-    from polydraft.apps.batch.jobs import add_drafters, read_jobs, run_jobs
+    from polydraft.apps.batch.jobs import add_drafters, add_references, read_jobs, run_jobs
     from polydraft.apps.measure.report import check_folder
     from polydraft.apps.terminal.terminal import note, print_json, progress
 
     crew = on_ray(ray, ray_address, workers, worker_cpus, worker_gpus)
-    jobs_of_file = add_drafters(read_jobs(jobs), drafter or [])
+    jobs_of_file = add_references(add_drafters(read_jobs(jobs), drafter or []), reference or [])
     check_folder(out)
     with progress("working", "jobs") as advance:
         records = run_jobs(jobs_of_file, out, advance, crew.jobs if crew else None)
@@ -91,6 +93,7 @@ def vlm(
         typer.Option(help="Several, separated by commas: a table a temperature, S over transformers' generate too."),
     ] = None,
     drafter: DraftersOfModels = None,
+    reference: ReferencesOfModels = None,
     methods: Annotated[str, typer.Option(help="Names separated by commas; plain decoding is always there.")] = "ar",
     mode: Annotated[
         str | None,
@@ -124,7 +127,7 @@ def vlm(
 ) -> None:
     """Score and time methods of vision-language models on question sets. Run it on an otherwise idle machine."""
     from polydraft.apps.bench.vlm import sets, survey
-    from polydraft.apps.terminal.drafters import assign_drafters
+    from polydraft.apps.terminal.assignment import assign_drafters, assign_references
     from polydraft.core.errors import InvalidArgument
 
     common: dict[str, Any] = {
@@ -137,7 +140,7 @@ def vlm(
             raise InvalidArgument("--ray is for one model at one temperature; leave it out, or use --shard.")
         survey.run(
             models=models or model, temperatures=temperatures or f"{temperature:g}", drafter=drafter or (),
-            mode=mode or "latency", **common,
+            reference=reference or (), mode=mode or "latency", **common,
         )  # fmt: skip
         return
     crew, elsewhere = on_ray(ray, ray_address, workers, worker_cpus, worker_gpus), None
@@ -148,5 +151,6 @@ def vlm(
         elsewhere = crew.answers(BatchArguments(tasks, folder, limit, device, dtype))
     sets.run(
         model=model, temperature=temperature, mode=mode or "accuracy", elsewhere=elsewhere,
-        drafter=assign_drafters(drafter or (), [model]).get(model, ()), **common,
+        drafter=assign_drafters(drafter or (), [model]).get(model, ()),
+        reference=assign_references(reference or (), [model]).get(model), **common,
     )  # fmt: skip

@@ -99,7 +99,7 @@ def chat(
     sampling = {
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty,
     }  # fmt: skip
-    loading = {"drafter": drafter, "device": device, "dtype": dtype}
+    loading: dict[str, Any] = {"drafter": drafter, "reference": reference, "device": device, "dtype": dtype}
     request.check(model, "vlm", map_file, compare, speculative, method, **loading)
     from polydraft.modalities.vlm.pipeline import check_chat_arguments
 
@@ -115,7 +115,6 @@ def chat(
     if question is None and not turns:
         question = typer.prompt("Question", err=True)
     pipe = request.loaded(model, "vlm", **loading)
-    pipe = pipe if reference is None else pipe.with_reference(reference)
     options: dict[str, Any] = {
         "seed": seed, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens, "max_pixels": max_pixels,
         "stop": stop or (),

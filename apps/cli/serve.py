@@ -3,6 +3,7 @@
 polydraft serve                                          # the embedded models on http://127.0.0.1:8000
 polydraft serve --speech ./my-speech-model --port 9000   # what is named, and nothing else
 polydraft serve --drafter tiny-vlm=runs/hydra            # a drafter of one of the models
+polydraft serve --vlm ./my-vlm --reference terms.txt     # a text that its answers may quote
 POLYDRAFT_API_KEY=… polydraft serve --host 0.0.0.0 --config server.toml
 polydraft serve --ray --replicas 2 --max-replicas 8      # engines on a Ray cluster
 
@@ -20,7 +21,7 @@ import typer
 
 from polydraft.apps.terminal import streams
 from polydraft.apps.terminal.completion import method_names, model_names
-from polydraft.apps.terminal.options import DraftersOfModels
+from polydraft.apps.terminal.options import DraftersOfModels, ReferencesOfModels
 from polydraft.apps.terminal.terminal import note
 
 NEEDED = ("fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
@@ -42,6 +43,7 @@ def serve(
         list[str] | None, typer.Option(help="Other names of models: tts-1=tiny-speech,gpt-4o=tiny-vlm.")
     ] = None,
     drafter: DraftersOfModels = None,
+    reference: ReferencesOfModels = None,
     codec: Annotated[str | None, typer.Option(help="Codec of a speech model that has none of its own.")] = None,
     method: Annotated[
         str | None,
@@ -99,9 +101,9 @@ def serve(
 
     given = {
         "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "alias": alias,
-        "drafter": drafter, "codec": codec, "method": method, "device": device, "dtype": dtype, "threads": threads,
-        "api_key": api_key, "open": unguarded,
-        "hosts": allow_host, "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
+        "drafter": drafter, "reference": reference, "codec": codec, "method": method, "device": device,
+        "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded, "hosts": allow_host,
+        "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
         "drain": drain, "keep_alive": keep_alive, "cors_origins": cors_origin, "root_path": root_path,
         "log_level": log_level, "ui": ui, "ray": ray, "ray_address": ray_address, "replicas": replicas,
         "max_replicas": max_replicas, "replica_cpus": replica_cpus, "replica_gpus": replica_gpus,

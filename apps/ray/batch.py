@@ -96,8 +96,9 @@ class Asker:
     def __init__(self, folder: str, settings: sets.SetOptions, arguments: BatchArguments) -> None:
         go_to(folder)
         pipe: sets.Answerer = load(
-            settings.model, drafter=settings.drafter, device=arguments.device, dtype=arguments.dtype, modality="vlm"
-        )
+            settings.model, drafter=settings.drafter, device=arguments.device, dtype=arguments.dtype, modality="vlm",
+            reference=settings.reference,
+        )  # fmt: skip
         self.asking = sets.Asking(pipe, settings)
         pieces = sets.pieces_of(parse_tasks(arguments.tasks), arguments.folder, arguments.limit)
         self.pieces = {piece.id: piece for piece in pieces}

@@ -28,6 +28,7 @@ class ModelChoice:
     method: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    reference: str | None = None  # text file that answers may quote
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def check(choice: ModelChoice) -> None:
     """
     check_model(
         choice.model, codec=choice.codec, drafter=choice.drafter, methods=[choice.method] if choice.method else [],
-        device=choice.device, dtype=choice.dtype, modality=choice.modality,
+        device=choice.device, dtype=choice.dtype, modality=choice.modality, reference=choice.reference,
     )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def read(choice: ModelChoice) -> Served:
     """Load a model; on the compute thread."""
     pipe = load(
         choice.model, codec=choice.codec, drafter=choice.drafter, method=choice.method, device=choice.device,
-        dtype=choice.dtype, modality=choice.modality,
+        dtype=choice.dtype, modality=choice.modality, reference=choice.reference,
     )  # fmt: skip
     return Served(pipe.card.name, pipe, int(time.time()), choice.model if is_repository(choice.model) else "")
 

@@ -12,6 +12,7 @@ A file may also have a table of every served model:
 
 [models."tiny-vlm"]
 drafter = ["runs/hydra", "runs/eagle"]
+reference = "terms.txt"
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from pydantic_settings import (
 )
 
 from polydraft.apps.server.limits import LARGEST_BODY
-from polydraft.apps.terminal.drafters import assign_drafters
+from polydraft.apps.terminal.assignment import assign_drafters, assign_references
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
 
 EMBEDDED = ("tiny-image", "tiny-speech", "tiny-vlm")
+ASSIGNED = ("drafter", "reference")  # options whose values name one of several models
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 OPTIONS = {"model": "models", "allow_host": "hosts", "queue": "max_queue", "cors_origin": "cors_origins"}
 """Fields whose option has another name, by that name."""
@@ -78,6 +80,7 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     drafter: Names = []
+    reference: str | None = None
     codec: str | None = None
     method: str | None = None
     device: str | None = None
@@ -99,6 +102,7 @@ class ServerSettings(BaseSettings):
     alias: Annotated[dict[str, str], NoDecode, BeforeValidator(aliases)] = {}  # {"gpt-4o": "tiny-vlm"}
     method: str | None = None
     drafter: Names = []  # folders or repositories; of several models as MODEL=FOLDER
+    reference: Names = []  # text files that answers may quote; of several models as MODEL=FILE
     codec: str | None = None
     device: str = "auto"
     dtype: str = "auto"
@@ -169,8 +173,8 @@ class ServerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def assigned(self) -> Self:
-        """Refuse drafters that name none of several models."""
-        _ = self.drafters
+        """Refuse drafters and references that name none of several models, and two references of one."""
+        _ = self.drafters, self.references
         return self
 
     @property
@@ -212,12 +216,21 @@ class ServerSettings(BaseSettings):
         """Return the drafters that `drafter` gives to every model."""
         return assign_drafters(self.drafter, [name for name, _ in self.model_choices])
 
+    @property
+    def references(self) -> dict[str, str]:
+        """Return the reference that `reference` gives to every model."""
+        return assign_references(self.reference, [name for name, _ in self.model_choices])
+
     def settings_of(self, model: str) -> dict[str, Any]:
-        """Return the settings of a served model by name: its table's, else the server's; its `drafter` comes first."""
-        usual = {name: getattr(self, name) for name in ModelSettings.model_fields if name != "drafter"}
+        """Return the settings of a served model by name: its table's, else the server's.
+
+        What `drafter` and `reference` give to the model precedes its table.
+        """
+        usual = {name: getattr(self, name) for name in ModelSettings.model_fields if name not in ASSIGNED}
         table = self.tables.get(model, ModelSettings())
         given = {name: value for name, value in table.model_dump().items() if value is not None}
-        return usual | given | {"drafter": tuple(self.drafters.get(model, table.drafter))}
+        drafters, reference = self.drafters.get(model, table.drafter), self.references.get(model, table.reference)
+        return usual | given | {"drafter": tuple(drafters), "reference": reference}
 
     @classmethod
     def settings_customise_sources(

@@ -19,6 +19,13 @@ DraftersOfModels = Annotated[
     list[str] | None,
     typer.Option("--drafter", help="A drafter's folder or repository, or MODEL=FOLDER; may be given several times."),
 ]
+ReferencesOfModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reference",
+        help="A text file that answers may quote, to look drafts up in, or MODEL=FILE; one for each model.",
+    ),
+]
 Method = Annotated[str | None, typer.Option(help="As in `polydraft methods`.", autocompletion=method_names)]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")]
 TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")]

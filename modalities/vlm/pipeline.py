@@ -55,9 +55,9 @@ DEFAULT_MAX_TOKENS = 256  # of an answer, if neither the caller nor the model se
 def chat(
     image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
     messages: Sequence[Any] | None = None, speculative: bool = True, model: str | Path = "tiny-vlm",
-    drafter: Drafters | None = None, method: str | None = None, seed: int | Sequence[int] = 0,
-    temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
-    repetition_penalty: float | None = None,
+    drafter: Drafters | None = None, reference: str | Path | None = None, method: str | None = None,
+    seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
+    top_p: float | None = None, repetition_penalty: float | None = None,
     max_new_tokens: int | None = None, min_new_tokens: int = 0, max_pixels: int | None = None,
     stop: str | Sequence[str] | None = (),
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
@@ -74,6 +74,7 @@ def chat(
             same.
         model (str | Path): an embedded model, a folder or a hub repository, as for `load`.
         drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
+        reference (str | Path | None): a text file that answers may quote, as for `load`.
         method (str | None): a decoding method; None is the model's default.
         seed (int | Sequence[int]): question i has seed + i, or the i-th of a list.
         temperature (float | None): 0 is greedy; None here and below is the model's default.
@@ -101,7 +102,7 @@ def chat(
         seed, max_new_tokens, min_new_tokens, stop, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty,
     )  # fmt: skip
-    pipe: ChatPipeline = cached_pipeline("vlm", model, method, device, dtype, drafter=drafter)
+    pipe: ChatPipeline = cached_pipeline("vlm", model, method, device, dtype, drafter=drafter, reference=reference)
     return pipe(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
@@ -161,8 +162,16 @@ class ChatPipeline(Pipeline):
         Raises:
             InvalidArgument: the file cannot be read, or is too long.
         """
+        return self.with_reference_text(read_reference(reference))
+
+    def with_reference_text(self, text: str) -> Self:
+        """Return a pipeline of the same target weights whose drafts also look matches up in `text`.
+
+        Raises:
+            InvalidArgument: the text is too long.
+        """
         other = copy(self)
-        other.reference_tokens = tokenize_reference(self.tokenizer, read_reference(Path(reference)))
+        other.reference_tokens = tokenize_reference(self.tokenizer, text)
         other._methods = {}
         return other
 

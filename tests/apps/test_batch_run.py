@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import polydraft
-from polydraft.apps.batch.jobs import add_drafters, read_jobs
+from polydraft.apps.batch.jobs import add_drafters, add_references, read_jobs
 from polydraft.core.errors import PolydraftError, PromptError
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.model_card import embedded_models_dir
@@ -120,6 +120,7 @@ BAD = {
     "nothing to draw": ({"id": "a", "modality": "image"}, "prompt"),
     "nothing to answer": ({"id": "a", "modality": "vlm", "image": "frogs.png"}, "'question' or 'messages'"),
     "a drafter that is no name": (FROGS | {"id": "a", "drafter": [3]}, "drafter=3"),
+    "a reference that is no name": (SAY | {"id": "a", "reference": 3}, "reference=3"),
     "unknown parameter": (FROGS | {"id": "a", "method": "jacobi(windoow=3)"}, "windoow"),
 }
 
@@ -180,4 +181,47 @@ def test_batch_run_drafts_with_given_drafters(tmp_path: Path) -> None:
     assert record["method"] == "eagle2" and record["arguments"]["drafter"] == [EAGLE, HYDRA]
     assert_refused(run("batch", "run", path, "--out", tmp_path / "out"), "other arguments")
     assert_refused(run("batch", "run", path, "--drafter", "nowhere", "--out", tmp_path / "new"), "nowhere")
+    assert not (tmp_path / "new").exists()
+
+
+def test_references_reach_jobs_of_their_model(tmp_path: Path) -> None:
+    """A job that names a reference, or none, keeps it, and jobs of other models get none."""
+    terms = tmp_path / "terms.txt"
+    terms.write_text("Two frogs.")
+    kept, none = SAY | {"id": "b", "reference": "own.txt"}, SAY | {"id": "c", "reference": None}
+    jobs = read_jobs(write(tmp_path, FROGS, SAY, kept, none))
+    given = add_references(jobs, [f"tiny-vlm={terms}"])
+    assert [job.reference for job in given] == ["", str(terms), "own.txt", ""]
+    assert add_references(jobs[:1], []) == jobs[:1]
+    refusals = {
+        str(terms): "names none of the models", f"tiny-image={terms}": "generates no text",
+        "tiny-vlm=nowhere.txt": "nowhere.txt cannot be read",
+    }  # fmt: skip
+    for reference, words in refusals.items():
+        with pytest.raises(PolydraftError, match=words):
+            add_references(jobs, [reference])
+    with pytest.raises(PolydraftError, match="2 references"):
+        add_references(jobs, [f"tiny-vlm={terms}"] * 2)
+
+
+def test_batch_run_drafts_from_the_reference(tmp_path: Path) -> None:
+    """Answers stay, with fewer passes where a text has them."""
+    terms, image = tmp_path / "terms.txt", tmp_path / "blue.png"
+    Image.new("RGB", (64, 64), "blue").save(image)
+    job = {"id": "a", "modality": "vlm", "image": str(image), "question": "Describe the picture.",
+           "max_new_tokens": 24}  # fmt: skip
+
+    def record(method: str, *more: Any) -> dict[str, Any]:
+        path, out = write(tmp_path, job | {"method": method}), tmp_path / method
+        done = run("batch", "run", path, "--out", out, "--json", *more)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["jobs"][0] | {"text": (out / "a.txt").read_text()}
+
+    plain = record("ar")
+    terms.write_text(f"The answer: {plain['text']}")
+    quoting = record("suffix", "--reference", terms)
+    assert quoting["text"] == plain["text"] and quoting["arguments"]["reference"] == str(terms)
+    assert quoting["stats"]["target_passes"] < quoting["stats"]["tokens"] / 2
+    refused = run("batch", "run", write(tmp_path, job), "--reference", "nowhere.txt", "--out", tmp_path / "new")
+    assert_refused(refused, "nowhere.txt cannot be read")
     assert not (tmp_path / "new").exists()

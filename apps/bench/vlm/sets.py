@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,6 +82,7 @@ class SetOptions:
     most: int | None  # tokens of an answer; None is the set's default
     least: int
     drafter: list[str] = field(default_factory=list)  # folders or repositories
+    reference: str | None = None  # text file that answers may quote
 
     def ask(self, model: Answerer, method: str, sample: Sample, longest: int, place: int) -> Answer:
         """Ask the sample's question in the words of the mode.
@@ -144,7 +145,8 @@ Answers = Callable[[SetOptions, list[Piece]], Iterator[summary.Record]]  # recor
 def run(
     *, tasks: str, model: str, methods: str, out: Path, mode: str, data_folder: Path | None, limit: int | None,
     seed: int, shard: str | None, temperature: float, max_new_tokens: int | None, min_new_tokens: int | None,
-    device: str, dtype: str, json: bool, drafter: Sequence[str] = (), elsewhere: Answers | None = None,
+    device: str, dtype: str, json: bool, drafter: Sequence[str] = (), reference: str | None = None,
+    elsewhere: Answers | None = None,
 ) -> None:  # fmt: skip
     """Ask what is not answered yet, then print and save the summary of all that is.
 
@@ -152,13 +154,14 @@ def run(
     """
     most, least = answer_lengths(mode, max_new_tokens, min_new_tokens)
     names = [PLAIN, *(name for name in dict.fromkeys(split(methods)) if name != PLAIN)]
-    settings = SetOptions(model, names, mode, seed, temperature, most, least, list(drafter))
+    settings = SetOptions(model, names, mode, seed, temperature, most, least, list(drafter), reference)
     part, parts = read_shard(shard)
     asked = parse_tasks(tasks)
     report.check_folder(out)
     check_settings(out, settings)
-    check_model(model, drafter=drafter, methods=names, device=device, dtype=dtype, modality="vlm")
-    pipe: Answerer = load(model, drafter=drafter, device=device, dtype=dtype, modality="vlm")
+    loading: dict[str, Any] = {"drafter": drafter, "reference": reference, "device": device, "dtype": dtype}
+    check_model(model, methods=names, modality="vlm", **loading)
+    pipe: Answerer = load(model, modality="vlm", **loading)
     pieces = list(pieces_of(asked, data_folder, limit))[part - 1 :: parts]
     suffix = "" if parts == 1 else f"-{part}-of-{parts}"
     log = journal.Journal(out / f"samples{suffix}.jsonl")
@@ -209,12 +212,21 @@ def pieces_of(asked: list[tuple[Task, int | None]], folder: Path | None, limit: 
 def check_settings(out: Path, settings: Any) -> None:
     """Refuse to mix runs that cannot be compared; `settings` is the dataclass of those that they must share."""
     for file in sorted(out.glob("run*.json")):
-        before = {"drafter": []} | json_format.loads(file.read_text(encoding="utf-8"))["settings"]
+        before = default_values(settings) | json_format.loads(file.read_text(encoding="utf-8"))["settings"]
         other = [name for name, value in asdict(settings).items() if before.get(name) != value]
         if other:
             raise InvalidArgument(
                 f"{out} holds a run with other {' and '.join(other)}; use another folder, or the options it began with."
             )
+
+
+def default_values(settings: Any) -> dict[str, Any]:
+    """Return the defaults of a dataclass, for runs that were written before it had all of its fields."""
+    usual = {field.name: field.default for field in fields(settings) if field.default is not MISSING}
+    made = {
+        field.name: field.default_factory() for field in fields(settings) if field.default_factory is not MISSING
+    }  # fmt: skip
+    return usual | made
 
 
 def tell_settings(file: Path, settings: Any, asked: dict[str, str], pipe: Answerer) -> None:

@@ -29,7 +29,7 @@ from polydraft.apps.measure import report
 from polydraft.apps.measure.decoding import split
 from polydraft.apps.measure.peers.generate import REFUSALS, generate, untouched
 from polydraft.apps.measure.table import PEER, PLAIN
-from polydraft.apps.terminal.drafters import assign_drafters
+from polydraft.apps.terminal.assignment import assign_drafters, assign_references
 from polydraft.apps.terminal.terminal import note, progress
 from polydraft.core.errors import InvalidArgument, PolydraftError, UnsupportedMethod, UnsupportedModel
 from polydraft.modalities.loading import check_model, load
@@ -52,16 +52,26 @@ class SurveyOptions:
     most: int | None  # tokens of an answer; None is the set's default
     least: int
     drafter: list[str] = field(default_factory=list)  # folders or repositories, with MODEL= where there are several
+    reference: list[str] = field(default_factory=list)  # text files, with MODEL= where there are several models
 
     def of_model(self, model: str, temperature: float) -> SetOptions:
         """Return the settings of one model at one temperature."""
         return SetOptions(
-            model, self.methods, self.mode, self.seed, temperature, self.most, self.least, self.drafters_of(model)
-        )
+            model, self.methods, self.mode, self.seed, temperature, self.most, self.least, self.drafters_of(model),
+            self.reference_of(model),
+        )  # fmt: skip
 
     def drafters_of(self, model: str) -> list[str]:
         """Return the folders or repositories of a model's drafters."""
         return assign_drafters(self.drafter, self.models).get(model, [])
+
+    def reference_of(self, model: str) -> str | None:
+        """Return the text file that a model's answers may quote."""
+        return assign_references(self.reference, self.models).get(model)
+
+    def loading(self, model: str) -> dict[str, Any]:
+        """Return the arguments of `load` that add drafters and a reference to a model."""
+        return {"drafter": self.drafters_of(model), "reference": self.reference_of(model)}
 
 
 @dataclass(frozen=True)
@@ -85,19 +95,21 @@ class ModelPlan:
 def run(
     *, tasks: str, models: str, methods: str, out: Path, mode: str, data_folder: Path | None, limit: int | None,
     seed: int, shard: str | None, temperatures: str, max_new_tokens: int | None, min_new_tokens: int | None,
-    device: str, dtype: str, json: bool, drafter: Sequence[str] = (),
+    device: str, dtype: str, json: bool, drafter: Sequence[str] = (), reference: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Ask what is not answered yet, then print and save the tables of all that is.
 
     Raises:
-        PolydraftError: a model, method, drafter or set is unknown, or the folder holds a run with other settings;
-            nothing has run then.
+        PolydraftError: a model, method, drafter, reference or set is unknown, or the folder holds a run with other
+            settings; nothing has run then.
     """
     most, least = sets.answer_lengths(mode, max_new_tokens, min_new_tokens)
     names, shown = (list(dict.fromkeys(parts)) for parts in ([PLAIN, *split(methods)], split(models)))
     if not shown:
         raise InvalidArgument("--models names no model; give some, separated by commas, as in tiny-vlm.")
-    options = SurveyOptions(shown, names, mode, seed, numbers(temperatures), most, least, list(drafter))
+    options = SurveyOptions(
+        shown, names, mode, seed, numbers(temperatures), most, least, list(drafter), list(reference)
+    )  # fmt: skip
     part, parts = sets.read_shard(shard)
     asked = parse_tasks(tasks)
     report.check_folder(out)
@@ -146,9 +158,9 @@ def plan_model(model: str, options: SurveyOptions, device: str, dtype: str) -> M
     """Return the methods that a model is asked with, and why others are not; nothing is loaded.
 
     Raises:
-        PolydraftError: there is no such model, method or drafter.
+        PolydraftError: there is no such model, method, drafter or reference.
     """
-    card = check_model(model, drafter=options.drafters_of(model), device=device, dtype=dtype, modality="vlm")
+    card = check_model(model, device=device, dtype=dtype, modality="vlm", **options.loading(model))
     missing = {}
     for name in options.methods:
         spec = card.parse_method(registry_name(name))
@@ -210,9 +222,9 @@ class ModelSession:
 
     @cached_property
     def pipe(self) -> Any:
-        """Load the model with its drafters."""
-        drafters = self.options.drafters_of(self.plan.model)
-        return load(self.plan.model, drafter=drafters, device=self.device, dtype=self.dtype, modality="vlm")
+        """Load the model with its drafters and its reference."""
+        loading = self.options.loading(self.plan.model)
+        return load(self.plan.model, device=self.device, dtype=self.dtype, modality="vlm", **loading)
 
     @cached_property
     def peer(self) -> Any:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from polydraft.apps.ray import cluster
+from polydraft.apps.bench.vlm.sets import SetOptions
+from polydraft.apps.ray import batch, cluster
 from polydraft.apps.ray.cluster import enough
 from polydraft.core.errors import InvalidArgument
 
@@ -31,6 +32,14 @@ import polydraft.apps.ray.batch, polydraft.apps.ray.deployment, polydraft.apps.r
 def test_ray_is_imported_only_on_request() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_asker_loads_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str | None] = []
+    monkeypatch.setattr(batch, "load", lambda name, **loading: given.append(loading["reference"]))
+    settings = SetOptions("tiny-vlm", ["ar"], "accuracy", 0, 0.0, None, 1, reference="terms.txt")
+    batch.Asker(".", settings, batch.BatchArguments("emoji-qa:1", None, None, "cpu", "auto"))
+    assert given == ["terms.txt"]
 
 
 @pytest.fixture

@@ -276,6 +276,18 @@ def test_resumed_run_needs_the_same_drafters(folder: Path, model: StandIn) -> No
     assert report["settings"]["drafter"] == list(map(str, drafters))
     assert_refused(batch(folder), "other drafter")
     assert_refused(batch(folder, *given[:2], *given[:2], out="new"), "given twice")
-    del report["settings"]["drafter"]  # as written before there were drafters
+    del report["settings"]["drafter"], report["settings"]["reference"]  # as written before there were any
     (folder / "out" / "run.json").write_text(json.dumps(report))
     assert batch(folder, "--limit", "1").exit_code == 0
+
+
+def test_reference_is_loaded_and_kept_in_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, terms = list[str | None](), folder / "terms.txt"
+    terms.write_text("Three umbrellas.")
+    made = StandIn(lambda question: FREE)
+    monkeypatch.setattr(sets, "load", lambda name, **options: loads.append(options["reference"]) or made)
+    assert batch(folder, "--reference", str(terms), "--limit", "1").exit_code == 0
+    assert loads == [str(terms)]
+    assert json.loads((folder / "out" / "run.json").read_text())["settings"]["reference"] == str(terms)
+    assert_refused(batch(folder), "other reference")
+    assert_refused(batch(folder, "--reference", "nowhere.txt", out="new"), "nowhere.txt cannot be read")

@@ -124,6 +124,8 @@ def test_contenders_that_are_refused_have_dashes(
         ("tiny-vlm", ("--temperatures", "-1"), "-1"),
         ("tiny-vlm", ("--tasks", "chartqq"), "chartqq"),
         ("tiny-vlm", ("--drafter", "nowhere"), "nowhere"),
+        ("tiny-vlm", ("--reference", "nowhere.txt"), "nowhere.txt cannot be read"),
+        ("tiny-vlm", ("--reference", "a.txt", "--reference", "b.txt"), "2 references"),
         ("tiny-vlm", ("--ray",), "--ray"),
     ],
 )
@@ -147,6 +149,16 @@ def test_drafters_belong_to_their_models() -> None:
     assert options.drafters_of("a") == ["y"] and options.drafters_of("b") == ["runs/x"]
     with pytest.raises(InvalidArgument, match="MODEL=FOLDER"):
         build(["a", "b"], ["ar"], "latency", 0, [0.0], None, 1, ["x"]).drafters_of("a")
+
+
+def test_reference_reaches_its_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(survey, "load", lambda name, **loading: given.update({name: loading["reference"]}))
+    build: Callable[..., survey.SurveyOptions] = survey.SurveyOptions
+    options = build(["a", "b"], ["ar"], "latency", 0, [0.0], None, 1, [], ["b=terms.txt"])
+    for model in options.models:
+        _ = survey.ModelSession(survey.ModelPlan(model, ["ar"]), options, {}, "cpu", "auto").pipe
+    assert given == {"a": None, "b": "terms.txt"} and options.of_model("b", 0.0).reference == "terms.txt"
 
 
 def test_figures_over_generate_by_hand() -> None:
