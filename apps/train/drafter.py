@@ -43,6 +43,7 @@ FIT = 0.2  # of the minutes of the evaluation
 ROWS = 16  # of a step at most
 MAX_PROBABILITIES = 1 << 26  # probabilities of a step at most: their gradients take several times as much
 FEATURES = 1 << 24  # numbers that its hidden states may hold
+SORTED_ROWS = 128  # rows that are sorted by length at a time
 JUDGED = 4  # held-out batches of an intermediate evaluation
 CACHE = 20.0  # GB
 LARGE_VOCAB, DRAFT_VOCAB = 1 << 15, 1 << 13  # of so many token ids of text, a drafter drafts the most frequent ones
@@ -213,13 +214,34 @@ def batches(
     prompt in ten is the unconditional one, for guidance, where there is one.
     """
     rng = np.random.default_rng(seed)
+    picks = similar_rows(rng, np.array(drawn.sizes), kept, count)
     while True:
         if uses_distributions or rendered is None:
-            picked = kept + rng.choice(len(drawn) - kept, min(count, len(drawn) - kept), replace=False)
+            picked = next(picks)
             blank = set(np.flatnonzero(rng.random(len(picked)) < 0.1).tolist()) if unconditional else set()
             yield drawn.examples(picked, blank, unconditional).to(device)
         if rendered is not None:
             yield next(rendered).to(device)
+
+
+def similar_rows(rng: np.random.Generator, sizes: np.ndarray, kept: int, count: int) -> Iterator[np.ndarray]:
+    """Yield endless batches of `count` random rows after the first `kept`, of similar length, so that few are padded.
+
+    A hundred rows or so are drawn at a time, cut by length into batches, and these come in random order.
+
+    Args:
+        rng (np.random.Generator): Source of randomness.
+        sizes (np.ndarray): Length of every row.
+        kept (int): First rows, which are left out.
+        count (int): Rows of a batch; all of them where there are fewer.
+    """
+    num_rows = len(sizes) - kept
+    count = min(count, num_rows)
+    num_batches = max(1, min(SORTED_ROWS, num_rows) // count)
+    while True:
+        rows = kept + rng.choice(num_rows, num_batches * count, replace=False)
+        rows = rows[sizes[rows].argsort(kind="stable")].reshape(num_batches, count)
+        yield from rng.permutation(rows)
 
 
 def draft_vocab(answers: TargetAnswers, kind: str, count: int | None) -> list[int] | None:

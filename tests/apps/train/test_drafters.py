@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from polydraft.apps.data import built_in_prompts
 from polydraft.apps.measure.peers import baseline
 from polydraft.apps.train import drafters, evaluation
+from polydraft.apps.train.drafter import similar_rows
 from polydraft.apps.train.drafters import USUAL, Budget, usual_kinds
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.modalities.model_card import ModelCard, load_card
@@ -104,3 +107,14 @@ def test_table_uses_all_drafters(random_model: Path, tmp_path: Path, monkeypatch
     value = json.loads(done.stdout)
     assert value["missing"] == {str(random_model): {}} and value["failed"] == 0
     assert {row["method"] for row in value["rows"] if row["tau"]} == set(drafters.COMPARED.split(","))
+
+
+@pytest.mark.parametrize("num_rows, count", [(100, 8), (20, 16), (5, 16)])
+def test_similar_rows_are_of_similar_length(num_rows: int, count: int) -> None:
+    sizes = np.random.default_rng(0).permutation(num_rows + 3)  # distinct
+    batches = list(islice(similar_rows(np.random.default_rng(1), sizes, 3, count), 60))
+    seen = np.unique(np.concatenate(batches))
+    assert seen.tolist() == list(range(3, num_rows + 3))  # every row, and none of the first three
+    assert all(len(np.unique(batch)) == min(count, num_rows) for batch in batches)
+    if num_rows >= 4 * count:
+        assert max(np.ptp(sizes[batch]) for batch in batches) < num_rows / 4
