@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from polydraft.core.errors import OutputUnwritable
+from polydraft.core.folders.atomic_files import atomic_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,32 +33,6 @@ def check_writable(path: str | Path, suffixes: Collection[str], what: str) -> Pa
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise OutputUnwritable(f"{path} cannot be written; give a file name in a folder that exists and is writable.")
     return path
-
-
-@contextmanager
-def atomic_file(path: Path, *failures: type[Exception]) -> Iterator[IO[bytes]]:
-    """Open a temporary file that is renamed to `path` on success.
-
-    Args:
-        path (Path): the file to write.
-        failures (type[Exception]): exceptions that mean, like OSError, that the file cannot be written.
-
-    Raises:
-        OutputUnwritable: the file cannot be written; nothing is left of it.
-    """
-    caught: tuple[type[Exception], ...] = (OSError, *failures)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            temporary = Path(file.name)
-            yield file
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except caught as error:
-        raise OutputUnwritable(f"{path} cannot be written ({error}); choose another place.") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

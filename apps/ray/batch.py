@@ -19,8 +19,8 @@ from polydraft.apps.bench.vlm import sets
 from polydraft.apps.bench.vlm.registry import parse_tasks
 from polydraft.apps.ray.cluster import cluster
 from polydraft.apps.ray.crew import Crew, Lost
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.modalities.loading import load
-from polydraft.modalities.output import atomic_file
 
 Record = dict[str, Any]
 

@@ -13,9 +13,10 @@ from PIL import Image, PngImagePlugin
 from torch import Tensor
 
 from polydraft.core.errors import OutputUnwritable
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.recipe import MAX_EXIF_BYTES, ImageRecipe, build_exif
-from polydraft.modalities.output import atomic_file, check_writable
+from polydraft.modalities.output import check_writable
 
 INCOMPLETE_REASONS = ("cancelled", "impossible")
 NUMBER = "{i}"  # placeholder in file names

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.core.errors import OutputUnwritable
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.output import atomic_file, check_writable
+from polydraft.modalities.output import check_writable
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
            ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip

@@ -14,13 +14,13 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polydraft.core.errors import WeightsError
+from polydraft.core.errors import OutputUnwritable, WeightsError
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.core.folders.json_files import read_json
 
 
@@ -63,13 +63,7 @@ class SpeedMemory:
         self.saved = speeds
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.file.parent, suffix=".tmp")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    json.dump(speeds, stream)
-                os.replace(temporary, self.file)
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        except OSError:  # a full or read-only disk; the next process measures again
+            with atomic_file(self.file) as file:
+                file.write(json.dumps(speeds).encode())
+        except (OSError, OutputUnwritable):  # a full or read-only disk; the next process measures again
             return

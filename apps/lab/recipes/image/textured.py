@@ -24,9 +24,9 @@ import torch
 
 from polydraft.apps.lab.recipes.image.data import Codes, encode_images, images_to_tensor, load_vq_tokenizer
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.modalities.image import scene_plan as plan
 from polydraft.modalities.image.vq import VQTokenizer
-from polydraft.modalities.output import atomic_file
 from polydraft.modalities.world.scene import place_objects
 from polydraft.modalities.world.words.captions import write_caption
 from polydraft.modalities.world.worlds import TEXTURED

@@ -37,9 +37,10 @@ from polydraft.apps.lab.training.checkpoint import save
 from polydraft.apps.lab.training.clock import Clock
 from polydraft.apps.lab.training.optimizer import cosine_decay, set_rate
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.core.model.precision import mixed_precision
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
-from polydraft.modalities.output import atomic_file, write_text
+from polydraft.modalities.output import write_text
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, Scene, place_objects
 from polydraft.modalities.world.worlds import FLAT, TEXTURED, WORLDS, World

@@ -21,7 +21,7 @@ from torch import Tensor
 from polydraft.apps.lab.recipes.speech.corpus.data import load_shard, spell_words
 from polydraft.core.distillation.examples import Examples
 from polydraft.core.errors import DataUnavailable
-from polydraft.modalities.output import atomic_file
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES_PER_CODE, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from polydraft.apps.lab.recipes.speech.corpus import flite
 from polydraft.apps.lab.recipes.speech.corpus.alignment import align_symbols
 from polydraft.apps.lab.recipes.speech.corpus.flite import VOICES, TimedPhone
-from polydraft.modalities.output import atomic_file
+from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.modalities.speech.text.lexicon import BOUNDARY, PUNCTUATION, sentence_symbols, word_symbols
 
 
