@@ -48,6 +48,7 @@ FAMILY_PIPELINES = {  # of families whose pipeline is not their modality's
     "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
     "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
 }
+AUTO = "auto"  # default method of models without a known best one: it measures all drafters, given ones too
 SHAPE_FIELDS = ("hidden_size", "num_hidden_layers")  # of a target's configuration, which drafters on its states share
 FAMILY_METHODS = {"mar": ("polydraft.modalities.image.families.mar.methods", "SET_METHODS")}
 
@@ -271,7 +272,7 @@ class FoundDrafter:
 
 
 def with_drafters(card: ModelCard, names: Sequence[str]) -> ModelCard:
-    """Return the card with more drafters; the first method of the first of them becomes the default.
+    """Return the card with more drafters; the first method of the first becomes the default, unless that is `auto`.
 
     A drafter replaces the model's own of its kind.
 
@@ -295,11 +296,12 @@ def with_drafters(card: ModelCard, names: Sequence[str]) -> ModelCard:
         by_kind[drafter.kind] = drafter
     if not found:
         return card
+    usual = card.manifest["defaults"]["method"]
     fitted = {method: read_json(each.folder / "fitted.json") for each in found for method in each.methods}
     changes = {
         "drafters": card.manifest["drafters"] | {kind: str(each.folder.absolute()) for kind, each in by_kind.items()},
         "fitted": card.manifest.get("fitted", {}) | fitted,
-        "defaults": card.manifest["defaults"] | {"method": found[0].methods[0]},
+        "defaults": card.manifest["defaults"] | {"method": usual if usual == AUTO else found[0].methods[0]},
     }
     return replace(card, manifest=card.manifest | changes, added_drafters=tuple(by_kind))
 

@@ -57,9 +57,10 @@ class Section:
     output: str  # base name of the files that the bench writes
 
 
-IMAGE_METHODS = "local,jacobi,sjd,draft,eagle2,eagle2-published,hydra,above"
+IMAGE_METHODS = "auto,local,jacobi,lookahead,sjd,recycling,draft,eagle2,eagle2-published,hydra,above"
 LATENT_METHODS = "jacobi,eagle(depth=3),eagle(depth=3,looks=0)+coupled"
-SPEECH_METHODS = "hydra,vadusa,draft,speechspec,jacobi,pld,hydra(depth=5,width=1)+typical"
+SPEECH_METHODS = "auto,hydra,vadusa,draft,speechspec,jacobi,lookahead,recycling,pld,hydra(depth=5,width=1)+typical"
+VLM_METHODS = "auto,draft,pld,suffix,recycling,history,jacobi,kangaroo,medusa,hydra,eagle,eagle2"
 LOSSY_RULES = ("", "+typical", "+top-k(k=2)", "+lantern(k=4,delta=1)")
 LOSSY_METHODS = ",".join(f"hydra(depth=5,width=1){rule}" for rule in LOSSY_RULES)
 SECTIONS = (
@@ -106,7 +107,7 @@ SECTIONS = (
         title="Descriptions of images",
         description="`tiny-vlm`, greedy and at temperature 1; the time of encoding the image is excluded. "
         "transformers' rows are `generate` alone, with prompt lookup, and with the small model as assistant.",
-        command="bench vlm --prompts 8 --repeats 3 --methods draft,pld,jacobi,kangaroo,medusa,hydra,eagle,eagle2",
+        command=f"bench vlm --prompts 8 --repeats 3 --methods {VLM_METHODS}",
         output="vlm",
     ),
     Section(

@@ -13,8 +13,10 @@ from copy import copy
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polydraft.core.model.linear import dense_weight
 from polydraft.core.model.precision import is_bf16_faster
 from polydraft.core.target.causal import CausalTarget
 
@@ -23,19 +25,22 @@ class TrainingHead(nn.Module):
     """LM head in the dtype whose large products are fastest, for hidden states of any dtype.
 
     Args:
-        head (nn.Module): LM head in the dtype of the target.
-        device (torch.device): Its device.
+        head (nn.Linear): LM head in the dtype of the target.
     """
 
-    def __init__(self, head: nn.Module, device: torch.device) -> None:
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, head: nn.Linear) -> None:
         super().__init__()
-        self.dtype = torch.float32 if not is_bf16_faster(device) else next(head.parameters()).dtype
-        self.head = head.to(self.dtype)
+        weight = dense_weight(head)
+        dtype = weight.dtype if is_bf16_faster(weight.device) else torch.float32
+        self.register_buffer("weight", weight.to(dtype))
+        self.register_buffer("bias", None if head.bias is None else head.bias.detach().to(dtype))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Return the logits `[..., K]` of hidden states `[..., D]`."""
-        logits: Tensor = self.head(hidden_states.to(self.dtype))
-        return logits
+        return F.linear(hidden_states.to(self.weight.dtype), self.weight, self.bias)
 
 
 def restrict_logits(target: CausalTarget, token_ids: Tensor) -> CausalTarget:
@@ -45,6 +50,6 @@ def restrict_logits(target: CausalTarget, token_ids: Tensor) -> CausalTarget:
         target (CausalTarget): Target to distil from; it is not changed.
         token_ids (Tensor): [K] token ids.
     """
-    view, head = copy(target), TrainingHead(target.restrict_lm_head(token_ids), target.device)
+    view, head = copy(target), TrainingHead(target.restrict_lm_head(token_ids))
     view.compute_logits = partial(target.compute_logits, lm_head=head)  # type: ignore[method-assign]
     return view

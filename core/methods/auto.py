@@ -42,11 +42,12 @@ def auto_entry(candidates: Mapping[str, DrafterSpec]) -> dict[str, DrafterSpec]:
 def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[str, DrafterSpec]) -> Drafter:
     """Build the drafter that measures all candidates which the model of `context` can use.
 
-    Until another has proved faster, the model's own default method drafts, or else the drafter that costs least where
-    it finds nothing.
+    Until another has proved faster, the model's own default method drafts, or else a drafter that was trained for it,
+    or else the one that costs least where it finds nothing.
     """
     usable = {name: spec for name, spec in candidates.items() if is_usable(spec, context)}
-    first = [context.default_drafter, *FIRST.get(context.token_kind, ())]
+    trained = [name for name, spec in usable.items() if spec.drafter_kind]
+    first = [context.default_drafter, *trained, *FIRST.get(context.token_kind, ())]
     names = sorted(usable, key=lambda name: first.index(name) if name in first else len(first))  # stable
     drafters = {
         name: spec.make(context, default_params(spec) | context.tuned_params(name)) for name, spec in usable.items()

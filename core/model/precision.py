@@ -33,12 +33,17 @@ def fast_dtype(device: torch.device = CPU) -> torch.dtype:
     return torch.bfloat16 if has_native_bf16(device) else torch.float32
 
 
-def mixed_precision(device: torch.device = CPU) -> torch.autocast:
+def mixed_precision(device: torch.device = CPU, has_bf16_layers: bool = False) -> torch.autocast:
     """Return an autocast context that computes the matrix products of a training step in the faster of bf16 and fp32.
 
-    They are as large as to be limited by arithmetic, not by memory, so that `fast_dtype` does not tell which is faster.
+    They are so large that arithmetic limits them, not memory, so `fast_dtype` does not tell which is faster.
+
+    Args:
+        device (torch.device): Device of the step.
+        has_bf16_layers (bool): Whether layers of a target in bf16 take part, which rules out fp32.
     """
-    return torch.autocast(device.type, torch.bfloat16, enabled=has_native_bf16(device) and is_bf16_faster(device))
+    enabled = has_native_bf16(device) and (has_bf16_layers or is_bf16_faster(device))
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
 @cache

@@ -156,7 +156,7 @@ class CausalTarget:
         # the LM head may be on another device than the last layer
         return self.scale_logits(logits.to(hidden_states.device))
 
-    def restrict_lm_head(self, ids: Tensor) -> nn.Module:
+    def restrict_lm_head(self, ids: Tensor) -> nn.Linear:
         """Return an LM head that computes only the logits of the token ids `ids` `[K]`, for `compute_logits`."""
         lm_head: Any = self.lm_head
         return build_linear(dense_weight(lm_head)[ids], None if lm_head.bias is None else lm_head.bias.detach()[ids])

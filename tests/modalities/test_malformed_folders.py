@@ -78,10 +78,10 @@ def use(folder: Path) -> None:
 def use_drafter(pipe: Any, folder: Path) -> None:
     """Load a drafter for its target and draft a little."""
     other = pipe.with_drafter(folder)
-    kind = other.registry.drafters[other.card.defaults["method"]].drafter_kind
+    (kind,) = other.card.added_drafters
     other.load_drafter(kind)
     if kind != "above":  # it drafts image rows only
-        other(PICTURE, "What?", method=other.card.defaults["method"], max_new_tokens=3)
+        other(PICTURE, "What?", method=other.registry.tuned_methods(kind)[0], max_new_tokens=3)
 
 
 def outcome(run: Callable[[], None]) -> str:

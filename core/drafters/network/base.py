@@ -171,7 +171,9 @@ def unsupported_layers_error(config: Any) -> UnsupportedMethod:
 
 
 def build_layers(config: Any) -> Any:
-    """Build untrained layers of `config` as a backbone that takes embeddings, without image modules.
+    """Build untrained fp32 layers of `config` as a backbone that takes embeddings, without image modules.
+
+    A configuration may name the dtype of the target's checkpoint, in which small steps of an optimiser would be lost.
 
     Args:
         config (Any): Result of `layer_config`.
@@ -186,7 +188,7 @@ def build_layers(config: Any) -> Any:
     layers: Any = None if decoder_class is None else decoder_class._from_config(config)
     if not hasattr(layers, "layers"):  # a model without `layers` does not take our attention mask either
         raise unsupported_layers_error(config)
-    layers.embed_tokens = nn.Identity()  # inputs are embeddings already
+    layers.float().embed_tokens = nn.Identity()  # inputs are embeddings already
     if hasattr(layers, "vqmodel"):  # image tokeniser (of Chameleon), which drafters do not use
         del layers.vqmodel
     return layers
