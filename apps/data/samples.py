@@ -165,6 +165,7 @@ class Samples:
     def remember(self) -> None:
         (self.folder / SEEN).mkdir(exist_ok=True)
         left = [row for row in range(len(self)) if not self.place(row).exists()]
+        left.sort(key=self.sizes.__getitem__)  # rows that are read together are padded to the longest
         with tqdm(total=len(left), desc="read with the target", unit="row") as bar:
             for first in range(0, len(left), TOGETHER):
                 rows = left[first : first + TOGETHER]

@@ -27,7 +27,7 @@ from polydraft.core.target.state import BatchState
 from polydraft.core.tokens import batch_gather, batch_scatter_
 
 MAX_DRAFT = 256  # nodes of the largest draft of any method
-LEARNING_PASSES = 64  # passes before a trial from which on a candidate learns from the drafts of others
+LEARNING_PASSES = 32  # passes before a trial from which on a candidate learns from the drafts of others
 LOOKAHEAD = 256  # passes that a batch is expected to take, when it is decided which drafters to start
 
 

@@ -25,7 +25,7 @@ WARM_UP_PASSES = 2  # passes of a trial before them, in which a drafter that has
 ABANDONED_AFTER = 3  # passes of a trial after which it ends if it is hopeless,
 HOPELESS = 0.6  # slower than this share of the incumbent's speed
 TRIAL_SHARE = 0.01  # of the time, which all trials together may lose
-FIRST_TRIAL_SHARE = 0.1  # of the time, while some drafter is hardly known
+FIRST_TRIAL_SHARE = 0.03  # of the time, while some drafter is hardly known
 RECENT_PASSES = 24  # of the incumbent, that a trial is compared with
 MIN_TRIALS = 2  # trials of a drafter before its estimate is trusted
 MIN_RATE = 0.1  # weight of a new trial in the estimate, at least
@@ -40,12 +40,13 @@ class Trials:
 
     log_speed: float = 0.0  # log of its tokens per second, relative to the other drafters of the situation
     num_trials: int = 0
+    num_expected: int = 0  # further trials that another situation stands for
     last_pass: int = -(10**9)  # of the situation, when it last drafted
 
     def add(self, log_speed: float) -> None:
         """Add the result of a trial."""
         self.num_trials += 1
-        weight = max(1 / self.num_trials, MIN_RATE)
+        weight = max(1 / (self.num_trials + self.num_expected), MIN_RATE)
         self.log_speed += weight * (log_speed - self.log_speed)
 
 
@@ -94,12 +95,15 @@ class SpeedSelector:
         names (Sequence[str]): The drafters; the first is the incumbent until another proves faster.
         is_warmed_up (Sequence[str]): Those that need no passes to find their feet.
         trial_share (float): Share of the time that trials may lose; 0 tries every drafter at first and never again.
+        plain (str): The one that drafts nothing. It is tried in every new situation whatever others say of it, since
+            its trial costs little, and drafting must not be slower.
     """
 
     def __init__(
-        self, names: Sequence[str], is_warmed_up: Iterable[str] = (), trial_share: float = TRIAL_SHARE
-    ) -> None:
-        self.names, self.trial_share = list(names), trial_share
+        self, names: Sequence[str], is_warmed_up: Iterable[str] = (), trial_share: float = TRIAL_SHARE,
+        plain: str = "ar",
+    ) -> None:  # fmt: skip
+        self.names, self.trial_share, self.plain = list(names), trial_share, plain
         self.warm_up = {name: 0 if name in set(is_warmed_up) else WARM_UP_PASSES for name in names}
         self.situations: dict[Hashable, Situation] = {}
 
@@ -107,12 +111,17 @@ class SpeedSelector:
         """Return what is known in a situation; what other situations know of the drafters is where it starts."""
         if key not in self.situations:
             known = next(reversed(self.situations.values()), None)
-            trials = {
-                name: Trials() if known is None else Trials(known.trials[name].log_speed) for name in self.names
-            }
+            trials = {name: self.expected(known, name) for name in self.names}
             incumbent = self.names[0] if known is None else known.incumbent
             self.situations[key] = Situation(trials, incumbent)
         return self.situations[key]
+
+    def expected(self, known: Situation | None, name: str) -> Trials:
+        """Return what another situation tells about a drafter in a new one: as much as a single trial."""
+        if known is None:
+            return Trials()
+        is_tried = bool(known.trials[name].num_trials) and name != self.plain
+        return Trials(known.trials[name].log_speed, num_expected=int(is_tried), last_pass=0)
 
     def choose(self, key: Hashable, available: Sequence[str] | None = None) -> str:
         """Return the drafter of the next pass.
@@ -129,30 +138,39 @@ class SpeedSelector:
         incumbent = now.incumbent if now.incumbent in names else max(names, key=lambda name: now.trials[name].log_speed)
         if incumbent != now.incumbent:
             self.promote(now, incumbent)
-        is_ready = len(now.recent) >= 2 * TRIAL_PASSES and now.pass_index >= now.no_trial_before
-        if is_ready and (due := self.due(now, names)):
+        if len(now.recent) >= 2 * TRIAL_PASSES and (due := self.due(now, names)):
             now.trial, now.trial_passes, now.trial_rate = due, 0, PassRate()
             return due
         return incumbent
 
     def due(self, now: Situation, names: Sequence[str]) -> str:
         """Return the drafter whose next trial is most overdue, or ""."""
-        others = [name for name in names if name != now.incumbent]
-        overdue = {name: now.pass_index - now.trials[name].last_pass - self.period(now, name) for name in others}
+        overdue = {name: now.pass_index - self.next_trial(now, name) for name in names if name != now.incumbent}
         due = max(overdue, key=lambda name: overdue[name], default="")
         return due if due and overdue[due] >= 0 else ""
+
+    def next_trial(self, now: Situation, name: str) -> float:
+        """Return the pass from which on a drafter may be tried again."""
+        earliest = now.trials[name].last_pass + self.period(now, name)
+        return earliest if self.is_promising(now, name) else max(earliest, now.no_trial_before)
+
+    def is_promising(self, now: Situation, name: str) -> bool:
+        """Return whether a drafter was faster than the incumbent, but not often enough to be trusted."""
+        trials = now.trials[name]
+        return 0 < trials.num_trials < MIN_TRIALS and trials.log_speed > now.trials[now.incumbent].log_speed
 
     def period(self, now: Situation, name: str) -> float:
         """Return the number of passes between two trials of a drafter, so that trials lose no more than their share."""
         trials = now.trials[name]
-        if trials.num_trials < MIN_TRIALS:
+        if not (trials.num_trials or trials.num_expected) or self.is_promising(now, name):
             return 2 * TRIAL_PASSES
-        if not self.trial_share:
+        share = FIRST_TRIAL_SHARE if trials.num_trials < MIN_TRIALS else self.trial_share
+        if not share:
             return math.inf
         # a trial of a drafter that is slower by the factor s takes (1 / s - 1) more time for its tokens
         slowness = math.exp(max(0.0, now.trials[now.incumbent].log_speed - trials.log_speed))
         lost_passes = (TRIAL_PASSES + self.warm_up[name]) * max(slowness - 1, 0.02)
-        period = lost_passes * max(1, len(self.names) - 1) / self.trial_share
+        period = lost_passes * max(1, len(self.names) - 1) / share
         return min(period, MAX_PERIOD) * (0.25 if self.has_text_changed(now) else 1)
 
     def has_text_changed(self, now: Situation) -> bool:
@@ -220,8 +238,7 @@ class SpeedSelector:
 
     def may_draft(self, now: Situation, name: str, passes: int) -> bool:
         """Return whether a drafter is the incumbent of a situation, or will be tried within `passes` passes."""
-        last_pass = now.trials[name].last_pass
-        return name == now.incumbent or last_pass + self.period(now, name) <= now.pass_index + passes
+        return name == now.incumbent or self.next_trial(now, name) <= now.pass_index + passes
 
     def may_soon_draft(self, key: Hashable, name: str, passes: int) -> bool:
         """Return whether a drafter may draft one of the next `passes` passes in a situation."""
