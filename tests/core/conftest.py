@@ -132,8 +132,8 @@ class RandomSelector(SpeedSelector):
     def record(self, key: Hashable, name: str, tokens: float, seconds: float) -> None:
         assert tokens >= 0 and seconds > 0
 
-    def may_soon_draft(self, key: Hashable, name: str, passes: int) -> bool:
-        return True
+    def soon(self, key: Hashable, passes: int, names: Sequence[str]) -> list[str]:
+        return list(names)
 
     def worth_starting(self, passes: int) -> list[str]:
         return ["ar", "oracle", "history", "jacobi", "local", "lm", "eagle", "hydra"]

@@ -145,9 +145,13 @@ class SpeedSelector:
 
     def due(self, now: Situation, names: Sequence[str]) -> str:
         """Return the drafter whose next trial is most overdue, or ""."""
-        overdue = {name: now.pass_index - self.next_trial(now, name) for name in names if name != now.incumbent}
-        due = max(overdue, key=lambda name: overdue[name], default="")
-        return due if due and overdue[due] >= 0 else ""
+        name = self.next_tried(now, names)
+        return name if name and self.next_trial(now, name) <= now.pass_index else ""
+
+    def next_tried(self, now: Situation, names: Sequence[str]) -> str:
+        """Return the drafter whose next trial comes first, or "" if there is only the incumbent."""
+        others = [name for name in names if name != now.incumbent]
+        return min(others, key=lambda name: self.next_trial(now, name), default="")
 
     def next_trial(self, now: Situation, name: str) -> float:
         """Return the pass from which on a drafter may be tried again."""
@@ -240,9 +244,14 @@ class SpeedSelector:
         """Return whether a drafter is the incumbent of a situation, or will be tried within `passes` passes."""
         return name == now.incumbent or self.next_trial(now, name) <= now.pass_index + passes
 
-    def may_soon_draft(self, key: Hashable, name: str, passes: int) -> bool:
-        """Return whether a drafter may draft one of the next `passes` passes in a situation."""
-        return self.may_draft(self.situation(key), name, passes)
+    def soon(self, key: Hashable, passes: int, names: Sequence[str]) -> list[str]:
+        """Return those of `names` that may draft one of the next `passes` passes: the incumbent, and who is tried next.
+
+        Who waits behind another trial is not among them.
+        """
+        now = self.situation(key)
+        first = (now.incumbent, self.next_tried(now, names))
+        return [name for name in first if name and self.may_draft(now, name, passes)]
 
     def to_json(self) -> dict[str, Any]:
         """Return what has been learned, by situation and drafter, for a later process."""

@@ -11,7 +11,7 @@ import torch
 from polydraft.core.decode import decode_step, start_batch
 from polydraft.core.drafters.auto.drafter import AutoDrafter
 from polydraft.core.drafters.auto.memory import SpeedMemory
-from polydraft.core.drafters.auto.selector import SpeedSelector
+from polydraft.core.drafters.auto.selector import TRIAL_PASSES, WARM_UP_PASSES, PassRate, SpeedSelector
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.sampling.params import SamplingParams
 
@@ -69,15 +69,17 @@ def test_missed_tokens_matter(lab):
     assert taus[True] > taus[False] + 0.2
 
 
-def simulate(selector: SpeedSelector, speeds: dict[str, tuple[float, float]], passes: int, seed: int = 0) -> list[str]:
+def simulate(
+    selector: SpeedSelector, speeds: dict[str, tuple[float, float]], passes: int, seed: int = 0, key: str = "here"
+) -> list[str]:
     """Return who drafted in `passes` passes, given tokens and seconds of a pass of each drafter, with noise in both."""
     random, names = Random(seed), []
     for _ in range(passes):
-        names.append(selector.choose("here"))
+        names.append(selector.choose(key))
         tokens, seconds = speeds[names[-1]]
         load = 1.5 if len(names) % 400 > 200 else 1.0  # of the machine, which slows all alike
         committed = 1 + sum(random.random() < 1 - 1 / tokens for _ in range(round(2 * tokens - 1)))
-        selector.record("here", names[-1], committed, seconds * load * random.uniform(0.9, 1.1))
+        selector.record(key, names[-1], committed, seconds * load * random.uniform(0.9, 1.1))
     return names
 
 
@@ -97,6 +99,27 @@ def test_selector_trials_lose_little_where_nothing_pays():
     rates = {name: 1 / seconds for name, (_, seconds) in speeds.items()}
     lost = sum(1 / rates[name] - 1 for name in names) / len(names)
     assert lost < 0.03
+
+
+def test_new_situation_returns_to_plain_decoding_soon():
+    """With one row drafting pays, with many it does not."""
+    one, many = ({"ar": (1.0, 1.0), "good": (3.0, seconds), "bad": (1.0, 4.0)} for seconds in (1.5, 4.5))
+    selector = SpeedSelector(list(one))
+    assert simulate(selector, one, 1000)[-1] == "good"
+    names = simulate(selector, many, 300, key="many rows")
+    assert names[-150:].count("ar") > 140
+    assert "bad" not in names, "what was slow elsewhere is tried at once"
+
+
+def test_single_lucky_trial_of_new_situation_promotes_nobody():
+    selector = SpeedSelector(["ar", "good", "poor"])
+    simulate(selector, {"ar": (1.0, 1.0), "good": (3.0, 1.5), "poor": (1.5, 1.5)}, 3000)
+    now = selector.situation("many rows")
+    now.incumbent, now.trial, now.recent = "good", "poor", PassRate()
+    now.recent.add(2.0, 1.0)
+    for _ in range(WARM_UP_PASSES + TRIAL_PASSES):
+        selector.record("many rows", "poor", 9.0, 1.0)
+    assert not now.trial and now.incumbent == "good"
 
 
 def test_selector_returns_when_text_changes():
