@@ -170,7 +170,7 @@ def test_list_of_invalid_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 VALUES = {
     "port": "9000", "host": "127.0.0.2", "cors_origins": "https://a", "root_path": "/pd", "log_level": "debug",
-    "alias": "tts-1=tiny-speech", "drafter": "tiny-vlm=3",
+    "alias": "tts-1=tiny-speech", "drafter": "tiny-vlm=3", "reference": "tiny-vlm=3",
 }  # fmt: skip
 
 
