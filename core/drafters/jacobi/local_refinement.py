@@ -235,7 +235,9 @@ class LocalRefinementDrafter(Drafter):
         is_refined = positions[:, :-1] >= self.model.num_preview_tokens
         ids = torch.where(is_new, state.root_tokens(), drafter_state.guesses)  # new: a copy of the last committed token
         features = self.neighbour_features(recent_tokens, ids, mask)  # [B, W + 1, H], H the network's inner size
-        for _ in range(self.sweeps):
+        # every sweep settles one more position, since neighbours come earlier: after `window` sweeps nothing changes
+        sweeps = min(self.sweeps, window)
+        for _ in range(sweeps):
             # f of the W + 1st position is not used here: it becomes a window position once a token is committed, and
             # `observe` then stores it as f(neighbours in that pass)
             change = self.lm_head((features[:, :-1] * weight - old_features).to(features.dtype))
@@ -250,7 +252,7 @@ class LocalRefinementDrafter(Drafter):
             ids = torch.where(is_refined, new_ids, ids)
             features = self.neighbour_features(recent_tokens, ids, mask)
         drafter_state.draft_features = features
-        return Draft.from_chain(ids, drafter_passes=self.sweeps)
+        return Draft.from_chain(ids, drafter_passes=sweeps)
 
     def recent_tokens(self, state: BatchState) -> Tensor:
         """Return the last `max_offset` committed tokens, `[B, max_offset]`, as far back as neighbours can be.
