@@ -233,8 +233,7 @@ class Noise(BatchedState):
         """
         if not self.any_sampled:
             return None
-        noise = gumbel_of_ids(self.keys, positions, ids, self.vocab_size)
-        return noise if all(self.temperatures) else noise.masked_fill_(self.greedy[:, None, None], 0)
+        return self.zero_if_greedy(gumbel_of_ids(self.keys, positions, ids, self.vocab_size))
 
     def candidate_gumbel(self, num_generated: Tensor, num_positions: int) -> Tensor:
         """Return the Gumbel noise that a drafter ranks candidate tokens with.
@@ -285,7 +284,10 @@ class Noise(BatchedState):
         """Return Gumbel noise `[B, K, V]` for hash keys `[B]` and positions `[B, K]`; zero for greedy batch rows."""
         if not self.any_sampled:  # every batch row is greedy; the view of a single zero needs no memory
             return torch.zeros(1, 1, 1, device=positions.device).expand(*positions.shape, self.vocab_size)
-        noise = gumbel_from_keys(keys, positions, self.vocab_size)
+        return self.zero_if_greedy(gumbel_from_keys(keys, positions, self.vocab_size))
+
+    def zero_if_greedy(self, noise: Tensor) -> Tensor:
+        """Return Gumbel noise `[B, K, …]`, set to zero in place for greedy batch rows."""
         # `all`: no temperature is 0, so no batch row is greedy
         return noise if all(self.temperatures) else noise.masked_fill_(self.greedy[:, None, None], 0)
 

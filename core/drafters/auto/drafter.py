@@ -193,11 +193,7 @@ class AutoDrafter(Drafter):
         """Return what has not learned from the pass yet, of candidates that may draft soon."""
         learned = set(map(id, self.candidates[drafter_state.name].learners()))
         names = self.selector.soon(drafter_state.situation, LEARNING_PASSES, list(drafter_state.states))
-        waiting = {
-            id(learner): learner
-            for name in names if name in drafter_state.states
-            for learner in self.candidates[name].learners()
-        }  # fmt: skip
+        waiting = {id(learner): learner for name in names for learner in self.candidates[name].learners()}
         return [learner for key, learner in waiting.items() if key not in learned]
 
     def record(self, drafter_state: AutoState, cost: PassCost) -> None:

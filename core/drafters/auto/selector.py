@@ -251,7 +251,7 @@ class SpeedSelector:
         """
         now = self.situation(key)
         first = (now.incumbent, self.next_tried(now, names))
-        return [name for name in first if name and self.may_draft(now, name, passes)]
+        return [name for name in first if name in names and self.may_draft(now, name, passes)]
 
     def to_json(self) -> dict[str, Any]:
         """Return what has been learned, by situation and drafter, for a later process."""

@@ -59,7 +59,6 @@ class TokenHistory:
         index = self.num_tokens[:, None] + cached_arange(count, self.tokens.device) - count
         return self.tokens.gather(1, index.clamp(min=0)).masked_fill(index < 0, -1)
 
-
     @property
     def num_generated(self) -> Tensor:
         """Return the number of tokens after the prompt, `[B]`."""
