@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from polydraft.core.drafters.auto.drafter import AutoDrafter
+from polydraft.core.drafters.auto.drafter import AutoDrafter, is_sampled
 from polydraft.core.drafters.auto.memory import SpeedMemory
 from polydraft.core.drafters.auto.selector import SpeedSelector
 from polydraft.core.drafters.base import Drafter
@@ -43,7 +43,8 @@ def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[
     """Build the drafter that measures all candidates which the model of `context` can use.
 
     Until another has proved faster, the model's own default method drafts, or else a drafter that was trained for it,
-    or else the one that costs least where it finds nothing.
+    or else the one that costs least where it finds nothing. Sampled text that has no default method begins with plain
+    decoding: few drafts of it are accepted.
     """
     usable = {name: spec for name, spec in candidates.items() if is_usable(spec, context)}
     trained = [name for name, spec in usable.items() if spec.drafter_kind]
@@ -54,7 +55,9 @@ def build_auto(context: MethodContext, values: ParamValues, candidates: Mapping[
     }
     ready_at_once = [name for name, drafter in drafters.items() if not needs_warm_up(drafter)]
     memory = SpeedMemory.for_model([*context.memory_key(), *names])
-    return AutoDrafter(drafters, SpeedSelector(names, ready_at_once, values["trials"]), memory)
+    drafts_rarely_pay = is_sampled if context.token_kind == "text" and context.default_drafter not in usable else None
+    selector = SpeedSelector(names, ready_at_once, values["trials"], starts_plain=drafts_rarely_pay)
+    return AutoDrafter(drafters, selector, memory)
 
 
 def needs_warm_up(drafter: Drafter) -> bool:

@@ -29,6 +29,7 @@ from polydraft.core.tokens import batch_gather, batch_scatter_
 MAX_DRAFT = 256  # nodes of the largest draft of any method
 LEARNING_PASSES = 32  # passes before a trial from which on a candidate learns from the drafts of others
 LOOKAHEAD = 256  # passes that a batch is expected to take, when it is decided which drafters to start
+GREEDY, SAMPLED = "greedy", "sampled"  # ends of situations' keys
 
 
 @dataclass
@@ -102,7 +103,7 @@ class AutoDrafter(Drafter):
 
     def situation(self, num_rows: int, all_greedy: bool) -> str:
         """Return the key of what is measured apart: the number of sequences, by powers of two, and greedy or not."""
-        return f"{1 << max(0, num_rows - 1).bit_length()} rows, {'greedy' if all_greedy else 'sampled'}"
+        return f"{1 << max(0, num_rows - 1).bit_length()} rows, {GREEDY if all_greedy else SAMPLED}"
 
     def begin(self, drafter_state: AutoState | None, prompts: PrefillOutput) -> AutoState:
         """Start new sequences in all candidates that take part, and append them to the state.
@@ -211,6 +212,11 @@ class AutoDrafter(Drafter):
     def active_name(self, drafter_state: AutoState) -> str:
         """Return the name of the candidate that drafts the next pass."""
         return drafter_state.name
+
+
+def is_sampled(situation: str) -> bool:
+    """Return whether a situation, by its key, is one in which some sequence is sampled."""
+    return situation.endswith(SAMPLED)
 
 
 def last_outputs(outcome: DraftOutcome) -> Tensor:

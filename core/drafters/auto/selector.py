@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,22 +97,28 @@ class SpeedSelector:
         trial_share (float): Share of the time that trials may lose; 0 tries every drafter at first and never again.
         plain (str): The one that drafts nothing. It is tried in every new situation whatever others say of it, since
             its trial costs little, and drafting must not be slower.
+        starts_plain (Callable[[Any], bool] | None): Tells the situations in which drafts rarely pay, so that the plain
+            one is the incumbent until another proves faster; None: there are none.
     """
 
     def __init__(
         self, names: Sequence[str], is_warmed_up: Iterable[str] = (), trial_share: float = TRIAL_SHARE,
-        plain: str = "ar",
+        plain: str = "ar", starts_plain: Callable[[Any], bool] | None = None,
     ) -> None:  # fmt: skip
         self.names, self.trial_share, self.plain = list(names), trial_share, plain
+        self.starts_plain = starts_plain or (lambda key: False)
         self.warm_up = {name: 0 if name in set(is_warmed_up) else WARM_UP_PASSES for name in names}
         self.situations: dict[Hashable, Situation] = {}
 
     def situation(self, key: Hashable) -> Situation:
-        """Return what is known in a situation; what other situations know of the drafters is where it starts."""
+        """Return what is known in a situation; what the latest one of its kind knows is where it starts."""
         if key not in self.situations:
-            known = next(reversed(self.situations.values()), None)
+            starts_plain = self.starts_plain(key)
+            alike = (self.situations[k] for k in reversed(self.situations) if self.starts_plain(k) == starts_plain)
+            known = next(alike, None)
             trials = {name: self.expected(known, name) for name in self.names}
-            incumbent = self.names[0] if known is None else known.incumbent
+            first = self.plain if starts_plain else self.names[0]
+            incumbent = first if known is None else known.incumbent
             self.situations[key] = Situation(trials, incumbent)
         return self.situations[key]
 
@@ -230,15 +236,20 @@ class SpeedSelector:
     def worth_starting(self, passes: int) -> list[str]:
         """Return the drafters that the next `passes` passes may need: incumbents, and those that will be tried.
 
-        The latest situation's incumbent comes first. All drafters are returned while nothing is known.
+        The latest situation's incumbent comes first. The plain one, which costs nothing, is always among them, and all
+        drafters are while nothing is known.
         """
         if not self.situations:
             return list(self.names)
         latest = next(reversed(self.situations.values())).incumbent
         return sorted(
-            (name for name in self.names if any(self.may_draft(now, name, passes) for now in self.situations.values())),
+            (name for name in self.names if name == self.plain or self.may_draft_anywhere(name, passes)),
             key=lambda name: name != latest,
         )
+
+    def may_draft_anywhere(self, name: str, passes: int) -> bool:
+        """Return whether a drafter may draft one of the next `passes` passes of some situation."""
+        return any(self.may_draft(now, name, passes) for now in self.situations.values())
 
     def may_draft(self, now: Situation, name: str, passes: int) -> bool:
         """Return whether a drafter is the incumbent of a situation, or will be tried within `passes` passes."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polydraft.core.decode import decode_step, start_batch
-from polydraft.core.drafters.auto.drafter import AutoDrafter
+from polydraft.core.drafters.auto.drafter import AutoDrafter, is_sampled
 from polydraft.core.drafters.auto.memory import SpeedMemory
 from polydraft.core.drafters.auto.selector import TRIAL_PASSES, WARM_UP_PASSES, PassRate, SpeedSelector
 from polydraft.core.drafters.base import NoDrafter
@@ -120,6 +120,15 @@ def test_single_lucky_trial_of_new_situation_promotes_nobody():
     for _ in range(WARM_UP_PASSES + TRIAL_PASSES):
         selector.record("many rows", "poor", 9.0, 1.0)
     assert not now.trial and now.incumbent == "good"
+
+
+def test_situations_where_drafts_rarely_pay_start_plain():
+    speeds = {"good": (3.0, 1.5), "ar": (1.0, 1.0)}
+    selector = SpeedSelector(list(speeds), starts_plain=is_sampled)
+    assert simulate(selector, speeds, 200, key="1 rows, greedy")[0] == "good"
+    sampled = simulate(selector, speeds, 300, key="1 rows, sampled")
+    assert sampled[0] == "ar" and sampled[-1] == "good"
+    assert selector.choose("2 rows, sampled") == "good", "what another sampled situation learned is not used"
 
 
 def test_selector_returns_when_text_changes():
