@@ -26,8 +26,8 @@ LAB = "apps/lab"  # part of checkouts and of the sdist, not of the wheel
 ROOMS = {  # Modules directly in a folder; each may import itself and those before it.
     "core": (
         "version", "errors", "stats", "checks", "folders", "batched_state", "tokens", "draft", "sampling",
-        "verification", "model", "target", "verifiers", "drafters", "continuous", "methods", "cuda_graphs", "decode",
-        "stopping", "distillation",
+        "verification", "native", "model", "target", "verifiers", "drafters", "continuous", "methods", "cuda_graphs",
+        "decode", "stopping", "distillation",
     ),
     "apps": ("terminal", "measure", "data", "batch", "train", "bench", "server", "ray", "ui", "lab", "cli"),
 }  # fmt: skip

@@ -41,7 +41,7 @@ def doctor(as_json: Json = False) -> None:
     """Check Python, libraries, device and embedded models."""
     checks = [check_python(), *map(check_package, LEAST_VERSIONS), *map(check_optional, OPTIONAL), check_torchaudio()]
     if not any(check.status == BROKEN for check in checks):
-        checks += [check_device(), check_threads(), check_glyphs(), *check_models()]
+        checks += [check_device(), check_native(), check_threads(), check_glyphs(), *check_models()]
     fit = not any(check.status == BROKEN for check in checks)
     if as_json:
         print_json({"fit": fit, "checks": [asdict(check) for check in checks]})
@@ -111,6 +111,16 @@ def check_device() -> Check:
     dtype = str(resolve_dtype("auto", device)).removeprefix("torch.")
     support = "multiplies bf16" if has_native_bf16(device) else "does not multiply bf16"
     return Check("device", OK, f"{device} ({name}), {support}, uses {dtype}")
+
+
+def check_native() -> Check:
+    """Report by what models are computed on CPUs, the C library or torch, and why."""
+    from polydraft.core.native.library import library, why_unused
+
+    if (native := library()) is None:
+        return Check("cpu passes", OK, f"by torch's operations, not by the C library: {why_unused()}")
+    threads = "" if native.has_threads else ", on one thread, since torch has another OpenMP library"
+    return Check("cpu passes", OK, f"by the C library ({native.instruction_set}){threads}")
 
 
 def check_threads() -> Check:

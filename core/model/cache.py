@@ -9,6 +9,7 @@ attention kernel requires (`BlockedViews`, `ContiguousViews`).
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import math
 import weakref
@@ -67,6 +68,15 @@ class ContiguousViews(BlockedViews):
             num_allocated (int): Slots allocated per row.
         """
         return num_allocated if num_allocated <= 2 * num_used else round_up_slots(num_used)
+
+
+@dataclass(frozen=True)
+class ExactViews(BlockedViews):
+    """Policy for kernels whose sums do not depend on the view: it ends with the longest row."""
+
+    def view_len(self, num_used: int, num_allocated: int) -> int:
+        """Return the number of keys that attention reads per row: `num_used`, rounded up to whole vectors."""
+        return round_up_slots(num_used)
 
 
 class KVCacheLayer(CacheLayerMixin):
@@ -203,6 +213,7 @@ class KVCache(Cache):
         self.write_rows = slice(0, 0)
         self.write_slots = torch.empty(0, 0, dtype=torch.long)
         self.flat_slots_by_heads: dict[int, Tensor] = {}  # results of `flat_write_slots` for the present write slots
+        self.addresses: tuple[Any, Any] | None = None  # result of `storage_addresses` for the present storage
 
     def add_rows(self, num_batch_rows: int) -> slice:
         """Append batch rows, each with a physical row per guidance branch.
@@ -246,6 +257,7 @@ class KVCache(Cache):
         """Drop the storage of a cache without rows, since a captured CUDA graph keeps it for another batch."""
         assert not self.num_live_rows
         self.num_rows = self.num_slots = self.requested_slots = 0
+        self.addresses = None
         for layer in self.layers:
             layer.is_initialized = False
             layer.keys = layer.values = torch.empty(0)
@@ -261,6 +273,7 @@ class KVCache(Cache):
 
     def resize_storage(self) -> None:
         """Copy all layers to new storage of `num_rows` rows and `num_slots` slots."""
+        self.addresses = None
         for layer in self.layers:  # one by one, so that old and new storage of only one layer exist at once
             if layer.is_initialized:
                 layer.resize_storage()
@@ -292,6 +305,23 @@ class KVCache(Cache):
             flat_slots = first_slots[self.write_rows] + self.write_slots[:, None]  # [write rows, heads, N]
             self.flat_slots_by_heads[heads] = flat_slots.flatten()
         return self.flat_slots_by_heads[heads]
+
+    def storage_addresses(self, heads: int, dim: int, dtype: torch.dtype) -> tuple[Any, Any]:
+        """Return the addresses of the keys and of the values of all layers, as arrays of C pointers.
+
+        Storage is allocated at the first call, for `heads` key/value heads of size `dim`.
+        """
+        if self.addresses is None:
+            states = torch.empty(1, heads, 1, dim, dtype=dtype)
+            for layer in self.layers:
+                if not layer.is_initialized:
+                    layer.lazy_initialization(states, states)
+            pointers = ctypes.c_void_p * len(self.layers)
+            self.addresses = (
+                pointers(*(layer.keys.data_ptr() for layer in self.layers)),
+                pointers(*(layer.values.data_ptr() for layer in self.layers)),
+            )
+        return self.addresses
 
     def copy_from(self, row: int, other: Cache) -> None:
         """Copy the keys and values of another cache to a row, from slot 0 on.

@@ -19,7 +19,7 @@ from polydraft.core.batched_state import cached_arange
 from polydraft.core.draft import ParallelRowsLayout
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.model import attention
-from polydraft.core.model.cache import BlockedViews, ContiguousViews, KVCache, cache_kwarg
+from polydraft.core.model.cache import BlockedViews, ContiguousViews, ExactViews, KVCache, cache_kwarg
 from polydraft.core.model.layers import FusedDecoder
 from polydraft.core.tokens import batch_gather
 
@@ -143,6 +143,8 @@ class TreeDecoder:
     def create_cache(self, num_branches: int) -> KVCache:
         """Return a KV cache without rows, for batch rows of `num_branches` guidance branches each."""
         device = next(self.backbone.parameters()).device
+        if self.fused_layers is not None and self.fused_layers.native is not None:
+            return KVCache(num_cached_layers(self.config), num_branches, ExactViews())
         needs_contiguous_keys = self.heads.kernel == attention.MATMUL
         min_view_len = max(heads.min_view_len(self.dtype, device) for heads in self.heads_by_layer_type.values())
         view_policy = ContiguousViews() if needs_contiguous_keys else BlockedViews(min_view_len)

@@ -3,9 +3,10 @@
     decoder = FusedDecoder.from_backbone(backbone)      # None if the model's own forward does anything else
 
 Supported are pre-norm attention with rotary positions and a gated MLP, with biases and query/key norms if there are
-any: Llama, Mistral, Qwen2, Qwen3 and models built like them. Module names do not tell what a class computes between its
-parts. Therefore a twin, with the same settings and as many layers but narrow ones, is run both ways in float64, once
-per configuration.
+any: Llama, Mistral, Qwen2, Qwen3 and models built like them. On CPUs a pass is one call of our C library
+(`core/native`), if it is used; otherwise, and on GPUs, it is torch's operations and our kernels. Module names do not
+tell what a class computes between its parts. Therefore a twin, with the same settings and as many layers but narrow
+ones, is run both ways in float64, once per configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from polydraft.core.batched_state import cached_arange
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.model import attention, triton_ops
 from polydraft.core.model.attention import AttentionHeads
-from polydraft.core.model.linear import fuse_linears
+from polydraft.core.model.linear import PackedLinearGroup, fuse_linears, packed_group
+from polydraft.core.native.decoder import (
+    DecoderSizes,
+    LayerParts,
+    LayerWeights,
+    NativeDecoder,
+    activation_kind,
+)
+from polydraft.core.native.library import library
+from polydraft.core.native.weights import PanelWeight
 
 TWIN_SIZES = {"hidden_size": 48, "intermediate_size": 40, "vocab_size": 24}
 TWIN_LENGTH = 9  # positions that a twin is compared on
@@ -51,6 +61,7 @@ class FusedDecoder:
         self.fused_layers = [FusedDecoderLayer(layer, backbone.config) for layer in backbone.layers]
         self.norm = residual_norm_fn(backbone.norm)
         self.rotary_table: Tensor | None = None  # [slots, 2 * head_dim] cosines and signed sines
+        self.native = NativeLayers.from_backbone(backbone)
 
     @staticmethod
     def from_backbone(backbone: Any) -> FusedDecoder | None:
@@ -83,6 +94,8 @@ class FusedDecoder:
         """
         hidden = self.embed(inputs) if inputs.ndim == 2 else inputs
         angles = self.rotary_angles(hidden, positions, cache)
+        if self.native is not None:
+            return self.native(hidden, angles, cache, mask)
         residual = None  # output of the previous layer's MLP, not yet added
         for layer, layer_cache in zip(self.fused_layers, cache.layers, strict=True):
             hidden, residual = layer(hidden, residual, angles, layer_cache, mask)
@@ -109,6 +122,63 @@ class FusedDecoder:
             self.rotary_table = table = torch.cat([cos[0], sin[0]], -1)[:, 0]  # [view_len, 2 * head_dim]
         cos, sin = F.embedding(positions, table)[:, :, None].chunk(2, -1)
         return cos, sin
+
+
+class NativeLayers:
+    """A backbone's layers and final norm as a decoder of the C library, rebuilt when trainable weights have changed."""
+
+    def __init__(self, backbone: Any, groups: list[list[PackedLinearGroup]], sizes: DecoderSizes) -> None:
+        """Take over the packed weights of a transformers backbone, `groups` of four by layer (see `linear_groups`)."""
+        self.backbone, self.groups, self.sizes = backbone, groups, sizes
+        self.trainable = [group for layer in groups for group in layer if group.trainable_parameters]
+        self.decoder = self.build()
+
+    @staticmethod
+    def from_backbone(backbone: Any) -> NativeLayers | None:
+        """Return the layers of a Llama-style backbone, None if the C library is not used or lacks what they need."""
+        groups = [linear_groups(layer) for layer in backbone.layers]
+        if library() is None or not groups:
+            return None
+        weights = [[group.weight if group else None for group in layer] for layer in groups]
+        shapes = {
+            tuple((weight.output_sizes[0], weight.num_outputs, weight.inputs) for weight in layer)  # type: ignore[union-attr]
+            for layer in weights
+            if all(isinstance(weight, PanelWeight) for weight in layer)
+        }
+        activation = activation_kind(backbone.layers[0].mlp.act_fn)
+        if len(shapes) != 1 or None in (weight for layer in weights for weight in layer) or activation is None:
+            return None
+        config, heads, first = backbone.config, AttentionHeads.from_config(backbone.config), backbone.layers[0]
+        sizes = DecoderSizes(
+            first.mlp.gate_proj.in_features, config.num_attention_heads, config.num_attention_heads // heads.group_size,
+            heads.head_dim, first.mlp.gate_proj.out_features,
+            getattr(first.self_attn, "scaling", None) or heads.head_dim**-0.5, activation,
+        )  # fmt: skip
+        return NativeLayers(backbone, groups, sizes)  # type: ignore[arg-type]
+
+    def build(self) -> NativeDecoder:
+        """Return the decoder with the present weights."""
+        parts = []
+        for layer, groups in zip(self.backbone.layers, self.groups, strict=True):
+            weights = LayerWeights(*(group.current_weight() for group in groups))  # type: ignore[arg-type]
+            attn = layer.self_attn
+            norms = layer.input_layernorm, layer.post_attention_layernorm
+            parts.append(LayerParts(weights, *norms, getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)))
+        return NativeDecoder(parts[0].weights.qkv.library, self.sizes, parts, self.backbone.norm)
+
+    def __call__(self, hidden: Tensor, angles: RotaryAngles, cache: Any, mask: Tensor) -> Tensor:
+        """Run all layers and the final norm; the arguments are those of `FusedDecoderLayer`."""
+        if any(group.is_stale() for group in self.trainable):
+            self.decoder = self.build()
+        cosines, sines = (values[:, :, 0] for values in angles)
+        return self.decoder(hidden, cosines, sines, cache, mask)
+
+
+def linear_groups(layer: Any) -> list[PackedLinearGroup | None]:
+    """Return the packed linear layers of a decoder layer: Q, K and V; output; gate and up; down. None: not packed."""
+    attn, mlp = layer.self_attn, layer.mlp
+    members = [[attn.q_proj, attn.k_proj, attn.v_proj], [attn.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
+    return [packed_group(group) for group in members]
 
 
 class FusedDecoderLayer:

@@ -5,34 +5,32 @@
 Layers that read the same tensor, such as q_proj, k_proj and v_proj, are computed as one product. On accelerators their
 weights become parts of one weight, and on GPUs the product is one of our own kernels (`triton_ops.py`).
 
-On CPUs oneDNN's products sum in an order that depends on the number of rows: the last bits of a token's logits would
-change with the batch and the draft around it, and would differ from plain decoding at the first near tie. Therefore the
-range of row counts that are summed in the same order is measured on the machine at hand, once per shape; larger
-products are cut into blocks of that size, and smaller ones are padded. Weights of fp32 and bf16 are stored once in the
-layout that the kernel reads (packed), which `nn.Linear` computes in every call, and of frozen weights only the packed
-copy is kept. Where oneDNN does not support bf16 (AVX2 alone) they are packed in fp32, and results rounded to bf16.
+On CPUs weights of fp32 and bf16 are laid out once as the kernel reads them, and of frozen weights only that copy is
+kept. A row's bits do not depend on the number of rows. The kernel is our own C library's (`core/native`), or oneDNN's
+(`onednn_weights.py`) where that is not used.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.model import triton_ops
+from polydraft.core.model.onednn_weights import OneDnnWeight
+from polydraft.core.native.library import library
+from polydraft.core.native.weights import PanelWeight
 
-PACK_BLOCK = 32  # input rows that the packed layout is optimised for (one AMX tile pair)
-PROBED_ROW_COUNTS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64, 256)  # few, since oneDNN keeps half a megabyte for each
-MAX_PROBED_OUTPUTS = 1 << 13  # output features of a probe
+PackedWeight: TypeAlias = OneDnnWeight | PanelWeight
 FUSABLE_NAMES = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read the same tensor
 
 
 class PackedLinearGroup:
-    """Linear layers that read the same tensor, with one weight in oneDNN's packed layout.
+    """Linear layers that read the same tensor, with one packed weight.
 
     The outputs of all members are computed when the first member is called.
     """
@@ -50,14 +48,9 @@ class PackedLinearGroup:
         # Weights made in inference mode cannot be trained on, and have no version counter. Dictionaries of parameters
         # are kept instead of weights, since a conversion of the module may replace the weight.
         self.trainable_parameters = [member._parameters for member in self.members if not member.weight.is_inference()]
-        weight = torch.cat([member.weight.detach() for member in self.members])
-        self.dtype, self.compute_dtype = weight.dtype, packed_dtype(weight.dtype)
-        weight = weight.to(self.compute_dtype)
-        biases = [member.bias for member in self.members if member.bias is not None]
-        self.bias = torch.cat([bias.detach() for bias in biases]).to(self.compute_dtype) if biases else None
-        self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_BLOCK)
-        self.inputs, self.packed_versions = weight.shape[1], self.weight_versions()
-        self.min_rows, self.max_rows = batch_invariant_rows(*weight.shape, weight.dtype)
+        weights = [member.weight.detach() for member in self.members]
+        biases = [member.bias.detach() for member in self.members if member.bias is not None]
+        self.weight, self.packed_versions = pack_weights(weights, biases), self.weight_versions()
 
     def weight_versions(self) -> list[tuple[int, torch.dtype]]:
         """Return version counter and dtype of every trainable weight; they change when it is updated or converted."""
@@ -76,7 +69,7 @@ class PackedLinearGroup:
         weight = self.members[index].weight
         if not weight.is_meta:
             return weight
-        return self.packed_weight.to_dense().split(self.output_sizes)[index].to(self.dtype)
+        return self.weight.unpacked()[index]
 
     def member_output(self, index: int, input: Tensor) -> Tensor:
         """Return the output of member `index` for `input` `[..., K]`, K input features.
@@ -94,78 +87,24 @@ class PackedLinearGroup:
         return part
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the outputs of all members, concatenated: `[..., K]`, K input features, to `[..., sum of outputs]`.
+        """Return the outputs of all members, concatenated: `[..., K]`, K input features, to `[..., sum of outputs]`."""
+        return self.current_weight().product(input)
 
-        They are computed in blocks of `min_rows` to `max_rows` rows, for which the kernel sums in the same order, so
-        that a row's bits do not depend on the number of rows.
-        """
-        if self.packed_versions != self.weight_versions():  # a trainable weight has changed since it was packed
+    def current_weight(self) -> PackedWeight:
+        """Return the packed weight, packed anew if a trainable weight has changed since."""
+        if self.is_stale():
             self.pack()
-        rows = input.shape[:-1].numel()
-        if self.min_rows <= rows <= self.max_rows:
-            return self.forward_block(input)
-        flat = input.reshape(rows, input.shape[-1])
-        if rows < self.min_rows:
-            output = self.forward_block(F.pad(flat, (0, 0, 0, self.min_rows - rows)))[:rows]
-        else:
-            # as few blocks as possible, of nearly equal size, since a small remainder might be below `min_rows`
-            num_blocks = -(-rows // self.max_rows)
-            output = torch.cat([self.forward_block(block) for block in flat.tensor_split(num_blocks)])
-        return output.view(*input.shape[:-1], output.shape[-1])
+        return self.weight
 
-    def forward_block(self, input: Tensor) -> Tensor:
-        """Return the outputs of all members for `[..., K]` inputs, as many rows as the batch-invariant range allows."""
-        if self.compute_dtype == self.dtype == input.dtype:
-            return packed_linear(input, self.packed_weight, self.bias)
-        return packed_linear(input.to(self.compute_dtype), self.packed_weight, self.bias).to(self.dtype)
+    def is_stale(self) -> bool:
+        """Return whether a trainable weight has changed since it was packed."""
+        return self.packed_versions != self.weight_versions()
 
 
-def packed_linear(rows: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `rows @ weight.T + bias`: rows `[..., K]`, packed weight `[N, K]`, bias `[N]`, result `[..., N]`."""
-    return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
-
-
-def packed_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which weights of `dtype` are packed and multiplied on this machine."""
-    return dtype if dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
-
-
-@lru_cache(maxsize=256)
-def batch_invariant_rows(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Measure for which numbers of rows a packed product gives every row the same bits.
-
-    Random rows are multiplied by a random weight, in products of each number of rows in PROBED_ROW_COUNTS, and compared
-    with products of 8 rows. The sums nearly cancel: what is left of them is rounding error, which shows any change in
-    the order of summation.
-
-    Args:
-        outputs (int): Output features of the weight.
-        inputs (int): Input features of the weight.
-        dtype (torch.dtype): Type in which the product is computed.
-
-    Returns:
-        Smallest and largest such number of rows.
-    """
-    generator = torch.Generator().manual_seed(0)
-    # fewer outputs than the weight has are enough, and bound the time
-    outputs, order = min(outputs, MAX_PROBED_OUTPUTS), torch.randperm(inputs, generator=generator)
-    # half of the inputs are random, rounded up; the other half repeats them
-    weight, x = (
-        torch.randn(size, inputs - inputs // 2, generator=generator) for size in (outputs, PROBED_ROW_COUNTS[-1])
-    )
-    # every product x * weight occurs with both signs, in a random order
-    weight = torch.cat([weight, -weight], 1)[:, :inputs][:, order].to(dtype).contiguous()
-    x = torch.cat([x, x], 1)[:, :inputs][:, order].to(dtype).contiguous()
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_BLOCK)
-    reference = torch.cat([packed_linear(block, packed) for block in x.split(8)])  # a typical draft has 8 nodes
-    different = [
-        count for count in PROBED_ROW_COUNTS if not torch.equal(packed_linear(x[:count], packed), reference[:count])
-    ]
-    # the range around 8 rows in which no probed count differs: above the largest smaller one that does, and up to the
-    # largest probed count below the smallest larger one that does
-    min_rows = 1 + max((count for count in different if count < 8), default=0)
-    limit = min((count for count in different if count > 8), default=PROBED_ROW_COUNTS[-1] + 1)
-    return min_rows, max(count for count in PROBED_ROW_COUNTS if count < limit)
+def pack_weights(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> PackedWeight:
+    """Return weights `[N, K]` and biases `[N]` (as many or none) in the layout that this machine's kernel reads."""
+    native = library()
+    return OneDnnWeight(weights, biases) if native is None else PanelWeight(native, weights, biases)
 
 
 class PackedLinear(nn.Linear):
@@ -190,15 +129,19 @@ class TritonLinear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
+def packed_group(members: Sequence[nn.Linear]) -> PackedLinearGroup | None:
+    """Return the group whose one weight `prepare_linears` has made of exactly these layers; None if there is none."""
+    first = members[0]
+    return first.group if isinstance(first, PackedLinear) and first.group.members == list(members) else None
+
+
 def fuse_linears(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
     """Return a function of a tensor `[..., K]` that returns the outputs of all `members`, concatenated.
 
     It is one matrix product if `prepare_linears` has joined the members' weights, else one per member.
     """
-    groups = {id(getattr(member, "group", member)) for member in members}  # a layer that is not packed has no group
-    # on CPUs: all members, and no other layers, are packed in one group, whose forward returns all outputs
-    if len(groups) == 1 and isinstance(first := members[0], PackedLinear) and first.group.members == members:
-        return first.group.forward
+    if (group := packed_group(members)) is not None:  # on CPUs
+        return group.forward
     if len(members) > 1 and (fused := contiguous_weight_and_bias(members)) is not None:
         linear = triton_ops.linear if triton_ops.is_supported_weight(fused[0]) else F.linear
         return lambda input: linear(input, *fused)
@@ -334,4 +277,4 @@ def is_supported_linear(module: nn.Module) -> bool:
         return False
     if device_type != "cpu":  # a hook of accelerate moves the layer's inputs between devices, which fusing would skip
         return not hasattr(module, "_hf_hook")
-    return dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()
+    return dtype in (torch.bfloat16, torch.float32) and (torch.backends.mkldnn.is_available() or library() is not None)

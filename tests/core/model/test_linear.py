@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from polydraft.core.model import linear
 from polydraft.core.model.linear import PackedLinear, dense_weight, prepare_linears
 
 SHAPES = [(64, 32), (256, 704), (704, 256), (1024, 300), (1536, 576)]
@@ -97,33 +96,6 @@ def test_packed_linear_follows_training():
         assert torch.equal(layer(x), layer.bias.expand(80, -1)), "stale packed weights"
 
 
-@pytest.fixture
-def kernel_with_regrouped_sums(monkeypatch):
-    """Replace the kernel by one that sums 1 row, and more than 16, in another order."""
-
-    def product(rows, packed, bias=None):
-        weight = packed.to_dense()
-        rows, shape = rows.reshape(-1, rows.shape[-1]), rows.shape[:-1]
-        order = torch.arange(rows.shape[1]) if 1 < len(rows) <= 16 else torch.arange(rows.shape[1]).flip(0)
-        sums = rows.new_zeros(len(rows), len(weight))
-        for column in order:
-            sums += rows[:, column, None] * weight[:, column]
-        return (sums if bias is None else sums + bias).view(*shape, -1)
-
-    monkeypatch.setattr(linear, "packed_linear", product)
-    monkeypatch.setattr(linear, "batch_invariant_rows", linear.batch_invariant_rows.__wrapped__)
-
-
-def test_batch_invariant_rows_finds_range_of_kernel(kernel_with_regrouped_sums):
-    assert linear.batch_invariant_rows(24, 64, torch.float32) == (2, 16)
-    assert is_batch_invariant(64, 24, torch.float32)
-
-
-def test_packed_linear_without_blocks_depends_on_batch(kernel_with_regrouped_sums, monkeypatch):
-    monkeypatch.setattr(linear, "batch_invariant_rows", lambda *shape: (1, 10**9))
-    assert not is_batch_invariant(64, 24, torch.float32)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_dense_weight_of_dropped_weights_is_exact(dtype, bias):
@@ -160,21 +132,3 @@ def test_prepare_linears_patched_layers_are_unchanged():
     prepare_linears(model)
     assert [type(layer) for layer in model] == [nn.Linear, nn.Linear, PackedLinear]
     assert torch.equal(model[0](torch.zeros(1, 16)), torch.ones(1, 16))
-
-
-def test_packed_linear_without_bf16_rounds_fp32_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processors with AVX2 alone pack in fp32: bits do not depend on the batch, and weights are recovered exactly."""
-    monkeypatch.setattr(linear, "packed_dtype", lambda dtype: torch.float32)
-    torch.manual_seed(0)
-    layer = nn.Linear(96, 40).bfloat16().requires_grad_(False)
-    weight, x = layer.weight.clone(), torch.randn(2, 20, 96).bfloat16()
-    model = nn.Sequential(layer)
-    linear.prepare_linears(model)
-    with torch.inference_mode():
-        output = model(x)
-        expected = nn.functional.linear(x.float(), weight.float(), layer.bias.float()).bfloat16()
-        assert output.dtype == torch.bfloat16
-        torch.testing.assert_close(output, expected, rtol=2**-7, atol=1e-3)
-        alone = torch.stack([model(row[None])[0] for row in x.flatten(0, 1)])
-        assert torch.equal(output.flatten(0, 1), alone)
-    assert torch.equal(linear.dense_weight(layer), weight)

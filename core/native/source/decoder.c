@@ -1,0 +1,415 @@
+// A pass of a pre-norm decoder over new positions of all rows: norms, projections, rotation, attention, MLP.
+//
+// Compiled once per instruction set, whose name the exported functions end with.
+#include <stdlib.h>
+
+#include "attention.h"
+#include "panels.h"
+
+#define JOIN(NAME, SET) NAME##_##SET
+#define NAMED(NAME, SET) JOIN(NAME, SET)
+#define EXPORT(NAME) __attribute__((visibility("default"))) NAMED(NAME, INSTRUCTION_SET)
+
+enum { NO_NORM, RMS_NORM, LAYER_NORM };
+enum { SILU, GELU_TANH };
+enum { DONE, SLOT_OUT_OF_RANGE };
+
+typedef struct {
+    int32_t kind;
+    float epsilon;
+    const float *weight, *bias;
+} Norm;
+
+typedef struct {
+    Norm input_norm, mlp_norm, query_norm, key_norm;
+    Matrix qkv, output, gate_up, down;
+} Layer;
+
+typedef struct {
+    int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, is_bf16, activation;
+    float scaling;
+    const Layer *layers;
+    Norm final_norm;
+} Decoder;
+
+// A row is a row of the KV cache; all have as many new positions.
+typedef struct {
+    int32_t rows, positions, first_row, view_len, num_slots, num_threads;
+    const void *inputs;          // [rows, positions, hidden] embeddings
+    const float *cosines, *sines;  // [rows, positions, head_dim], the first half of the sines negated
+    const void *mask;            // additive, [rows, …, view_len]; a line per position
+    int64_t mask_row_stride, mask_stride;
+    const int64_t *slots;        // [rows, positions], where keys and values are written
+    void *const *keys, *const *values;  // per layer [all rows, kv_heads, num_slots, head_dim]
+    void *outputs;               // [rows, positions, hidden]
+} Pass;
+
+typedef struct {
+    float *hidden, *qkv;
+    char *operands, *gated;  // what the next product multiplies; of the MLP's second one
+    int *ends;       // per row, slots that are read
+    char *scratch;   // of every thread
+    size_t scratch_bytes;
+} Buffers;
+
+typedef struct {
+    const Decoder *decoder;
+    const Pass *pass;
+    const OpenMP *openmp;
+    Buffers buffers;
+    Team team;
+} Run;
+
+INLINE int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
+INLINE int num_tokens(const Pass *pass) { return pass->rows * pass->positions; }
+
+// What one thread needs beside shared buffers: a block of a product, or the parts of attention.
+static size_t scratch_bytes(const Decoder *decoder, const Pass *pass) {
+    size_t product = 2 * 16 * MAX_GROUP * PANEL;
+    size_t dim = round_up(decoder->head_dim, LANES), queries = pass->positions * (decoder->heads / decoder->kv_heads);
+    size_t block = queries < QUERY_BLOCK ? queries : QUERY_BLOCK;
+    size_t attention = dim * (2 * block + LANES) + block * round_up(pass->view_len, LANES);
+    return ((product > attention ? product : attention) * sizeof(float) + 127) / 64 * 64;
+}
+
+// Lay buffers out from `base` on; returns their size.
+static size_t lay_out(const Decoder *decoder, const Pass *pass, char *base, Buffers *buffers) {
+    size_t tokens = num_tokens(pass), used = 0;
+    const Layer *layer = decoder->layers;
+    size_t widest = layer->qkv.inputs > layer->output.inputs ? layer->qkv.inputs : layer->output.inputs;
+#define PART(FIELD, BYTES) buffers->FIELD = (void *)(base + used); used += ((size_t)(BYTES) + 63) / 64 * 64
+    PART(hidden, tokens * decoder->hidden * sizeof(float));
+    PART(qkv, tokens * layer->qkv.num_panels * PANEL * sizeof(float));
+    PART(operands, tokens * widest * operand_bytes(decoder->is_bf16));
+    PART(gated, tokens * layer->down.inputs * operand_bytes(decoder->is_bf16));
+    PART(ends, pass->rows * sizeof(int));
+    buffers->scratch_bytes = scratch_bytes(decoder, pass);
+    PART(scratch, buffers->scratch_bytes * pass->num_threads);
+#undef PART
+    return used;
+}
+
+static Head head_of(const Run *run, int index, int row, int kv_head) {
+    const Decoder *decoder = run->decoder;
+    const Pass *pass = run->pass;
+    const size_t bytes = decoder->is_bf16 ? sizeof(bf16) : sizeof(float);
+    size_t first = ((size_t)(pass->first_row + row) * decoder->kv_heads + kv_head) * pass->num_slots * decoder->head_dim;
+    return (Head){
+        .keys = (char *)pass->keys[index] + first * bytes,
+        .values = (char *)pass->values[index] + first * bytes,
+        .is_bf16 = decoder->is_bf16,
+        .head_dim = decoder->head_dim,
+        .padded_dim = round_up(decoder->head_dim, LANES),
+        .mask = (const char *)pass->mask + row * pass->mask_row_stride * bytes,
+        .mask_stride = pass->mask_stride,
+        .num_positions = pass->positions,
+    };
+}
+
+// Sum `size` numbers of one line, or their squares' distances from `mean`, in a fixed order.
+INLINE float sum_line(const float *from, int size) {
+    Floats total = {0};
+    int i = 0;
+    for (; i + LANES <= size; i += LANES) total += load(from + i);
+    float sum = sum_lanes(total);
+    for (; i < size; i++) sum += from[i];
+    return sum;
+}
+
+INLINE float sum_squares(const float *from, int size, float mean) {
+    Floats total = {0};
+    int i = 0;
+    for (; i + LANES <= size; i += LANES) {
+        Floats distance = load(from + i) - mean;
+        total += distance * distance;
+    }
+    float sum = sum_lanes(total);
+    for (; i < size; i++) sum += (from[i] - mean) * (from[i] - mean);
+    return sum;
+}
+
+// Normalise `size` numbers to the line at `to`, in bf16 or fp32; both may be the same.
+INLINE void normalize(const Norm *norm, const float *from, int size, void *to, int to_bf16) {
+    float mean = norm->kind == LAYER_NORM ? sum_line(from, size) / size : 0.0f;
+    float scale = norm->kind == NO_NORM ? 1.0f : 1.0f / sqrtf(sum_squares(from, size, mean) / size + norm->epsilon);
+    for (int i = 0; i < size; i++) {
+        float value = (from[i] - mean) * scale;
+        value = norm->weight ? value * norm->weight[i] : value;
+        write_as(to, i, norm->bias ? value + norm->bias[i] : value, to_bf16);
+    }
+}
+
+// Read the inputs of a pass as fp32, and count the slots that every row reads.
+static void read_inputs(Run *run, Member *me) {
+    const Decoder *decoder = run->decoder;
+    const Pass *pass = run->pass;
+    for (int row; take(me, pass->rows, 1, &row);) {
+        size_t count = (size_t)pass->positions * decoder->hidden, first = row * count;
+        for (size_t i = 0; i < count; i++)
+            run->buffers.hidden[first + i] = read_as(pass->inputs, first + i, decoder->is_bf16);
+        Head head = head_of(run, 0, row, 0);
+        run->buffers.ends[row] = visible_end(&head, pass->view_len);
+    }
+    finish_stage(me);
+}
+
+// Normalise the residual stream to `to`: the operands of the next product, or the outputs of the pass.
+static void norm_stage(Run *run, Member *me, const Norm *norm, void *to, int stride, int to_bf16) {
+    const int size = run->decoder->hidden;
+    const size_t bytes = to_bf16 ? sizeof(bf16) : sizeof(float);
+    for (int token; take(me, num_tokens(run->pass), 1, &token);) {
+        char *line = (char *)to + (size_t)token * stride * bytes;
+        const float *hidden = run->buffers.hidden + (size_t)token * size;
+        if (to_bf16) normalize(norm, hidden, size, line, 1);
+        else normalize(norm, hidden, size, line, 0);
+        memset(line + size * bytes, 0, (stride - size) * bytes);
+    }
+    finish_stage(me);
+}
+
+// What becomes of the products of a stage.
+typedef struct {
+    enum { WRITE, ADD, GATE, EMIT } kind;
+    void *to;   // WRITE, ADD: fp32 [rows, width]; GATE: operands [rows, width]; EMIT: outputs [rows, width]
+    int width;
+    int is_bf16, activation;  // EMIT, GATE
+    const int32_t *columns, *used;  // EMIT: of every panel, the first output's column, and how many are outputs
+} Sink;
+
+INLINE Floats activate(Floats x, int activation) {
+    // x sigmoid(x); the tanh form of GELU is x sigmoid(2 u)
+    Floats u = activation == SILU ? x : 1.5957691216f * (x + 0.044715f * x * x * x);
+    return x / (1.0f + exponential(-u));
+}
+
+INLINE void add_bias(const float *bias, int rows, int width, float *y) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < width; j++) y[i * width + j] += bias[j];
+}
+
+// Hand over one line of products of `group` panels from `panel` on.
+INLINE void write_line(const Sink *sink, int row, int panel, int group, const float *y) {
+    const int width = group * PANEL, column = panel * PANEL;
+    if (sink->kind == EMIT) {
+        for (int g = 0; g < group; g++)
+            for (int j = 0; j < sink->used[panel + g]; j++)
+                write_as(sink->to, (size_t)row * sink->width + sink->columns[panel + g] + j, y[g * PANEL + j], sink->is_bf16);
+        return;
+    }
+    float *to = (float *)sink->to + (size_t)row * sink->width + column;
+    if (sink->kind == WRITE) memcpy(to, y, width * sizeof(float));
+    else
+        for (int j = 0; j < (width < sink->width - column ? width : sink->width - column); j++) to[j] += y[j];
+}
+
+// Hand over one line of activated gates times `up`.
+INLINE void write_gated(const Sink *sink, int row, int panel, int group, const float *gate, const float *up) {
+    size_t first = (size_t)row * sink->width + panel * PANEL;
+    for (int j = 0; j < group * PANEL; j += LANES) {
+        Floats value = activate(load(gate + j), sink->activation) * load(up + j);
+        float lanes[LANES];
+        store(lanes, value);
+        for (int lane = 0; lane < LANES; lane++)
+            write_as(sink->to, first + j + lane, lanes[lane], operand_is_bf16(sink->is_bf16));
+    }
+}
+
+// Multiply the operands of all `rows` with a matrix; with GATE the first half of its panels are gates of the second.
+static void product_stage(
+    Member *me, char *scratch, const Matrix *matrix, int is_bf16, int rows, const char *operands, const Sink *sink
+) {
+    float *y = (float *)scratch;
+    const int block = block_rows(rows, is_bf16), most = panel_group(block, is_bf16);
+    const int units = sink->kind == GATE ? matrix->num_panels / 2 : matrix->num_panels;
+    const size_t line = matrix->inputs * operand_bytes(is_bf16);
+    for (int panel, group; (group = take(me, units, most, &panel));) {
+        const int width = group * PANEL;
+        for (int row = 0; row < rows; row += block) {
+            const int count = rows - row < block ? rows - row : block;
+            float *up = y + count * width;
+            multiply_block(matrix, is_bf16, panel, group, operands + row * line, count, y);
+            if (matrix->bias) add_bias(matrix->bias + panel * PANEL, count, width, y);
+            if (sink->kind == GATE) {
+                multiply_block(matrix, is_bf16, panel + units, group, operands + row * line, count, up);
+                if (matrix->bias) add_bias(matrix->bias + (panel + units) * PANEL, count, width, up);
+            }
+            for (int i = 0; i < count; i++)
+                if (sink->kind == GATE) write_gated(sink, row + i, panel, group, y + i * width, up + i * width);
+                else write_line(sink, row + i, panel, group, y + i * width);
+        }
+    }
+    finish_stage(me);
+}
+
+// Normalise and rotate one head, and write it to `to`.
+INLINE void rotate(const Norm *norm, const float *from, int dim, const float *cosines, const float *sines, float *to) {
+    float head[dim];
+    if (norm->kind == NO_NORM) memcpy(head, from, dim * sizeof(float));
+    else normalize(norm, from, dim, head, 0);
+    const int half = dim / 2;
+    for (int i = 0; i < dim; i++) to[i] = head[i] * cosines[i] + head[i < half ? i + half : i - half] * sines[i];
+}
+
+// Write the keys and values of a row's new positions to the cache, 0 for what is not finite: a masked slot must add 0.
+static void store_keys(Run *run, int index, int row, int kv_head) {
+    const Decoder *decoder = run->decoder;
+    const Pass *pass = run->pass;
+    const Layer *layer = &decoder->layers[index];
+    const int dim = decoder->head_dim, width = layer->qkv.num_panels * PANEL;
+    const int key_column = round_up(decoder->heads * dim, PANEL);
+    const int value_column = key_column + round_up(decoder->kv_heads * dim, PANEL);
+    const size_t first_slot = ((size_t)(pass->first_row + row) * decoder->kv_heads + kv_head) * pass->num_slots;
+    for (int t = 0; t < pass->positions; t++) {
+        size_t token = (size_t)row * pass->positions + t, to = (first_slot + pass->slots[token]) * dim;
+        const float *line = run->buffers.qkv + token * width, *value = line + value_column + kv_head * dim;
+        float key[dim];
+        rotate(&layer->key_norm, line + key_column + kv_head * dim, dim, pass->cosines + token * dim,
+               pass->sines + token * dim, key);
+        for (int i = 0; i < dim; i++) {
+            write_as(pass->keys[index], to + i, isfinite(key[i]) ? key[i] : 0.0f, decoder->is_bf16);
+            write_as(pass->values[index], to + i, isfinite(value[i]) ? value[i] : 0.0f, decoder->is_bf16);
+        }
+    }
+}
+
+// Rotate, store and attend: a unit is a key/value head of a row.
+static void attention_stage(Run *run, Member *me, int index) {
+    const Decoder *decoder = run->decoder;
+    const Pass *pass = run->pass;
+    const Layer *layer = &decoder->layers[index];
+    const int dim = decoder->head_dim, padded = round_up(dim, LANES), group = decoder->heads / decoder->kv_heads;
+    const int width = layer->qkv.num_panels * PANEL, inputs = layer->output.inputs, positions = pass->positions;
+    float *queries = (float *)(run->buffers.scratch + me->index * run->buffers.scratch_bytes);
+    const int most = positions * group < QUERY_BLOCK ? positions * group : QUERY_BLOCK;
+    float *attended = queries + most * padded, *keys = attended + most * padded, *scores = keys + padded * LANES;
+    for (int unit; take(me, pass->rows * decoder->kv_heads, 1, &unit);) {
+        const int row = unit / decoder->kv_heads, kv_head = unit % decoder->kv_heads;
+        store_keys(run, index, row, kv_head);
+        Head head = head_of(run, index, row, kv_head);
+        for (int first = 0; first < positions * group; first += most) {
+            int count = positions * group - first < most ? positions * group - first : most;
+            memset(queries, 0, (size_t)count * padded * sizeof(float));
+            for (int q = 0; q < count; q++) {  // all positions of the first head of the group, then of the next
+                size_t token = (size_t)row * positions + (first + q) % positions;
+                int column = (kv_head * group + (first + q) / positions) * dim;
+                float *query = queries + q * padded;
+                rotate(&layer->query_norm, run->buffers.qkv + token * width + column, dim, pass->cosines + token * dim,
+                       pass->sines + token * dim, query);
+                for (int i = 0; i < dim; i++) query[i] *= decoder->scaling;
+            }
+            attend(&head, queries, count, first, run->buffers.ends[row], scores, keys, attended);
+            for (int q = 0; q < count; q++) {
+                size_t token = (size_t)row * positions + (first + q) % positions;
+                int column = (kv_head * group + (first + q) / positions) * dim;
+                for (int i = 0; i < dim; i++)
+                    write_as(run->buffers.operands, token * inputs + column + i, attended[q * padded + i],
+                             operand_is_bf16(decoder->is_bf16));
+            }
+        }
+        if (kv_head) continue;
+        const size_t bytes = operand_bytes(decoder->is_bf16), used = decoder->heads * dim;
+        for (int t = 0; t < positions; t++)
+            memset(run->buffers.operands + (((size_t)row * positions + t) * inputs + used) * bytes, 0, (inputs - used) * bytes);
+    }
+    finish_stage(me);
+}
+
+static Member join_team(Team *team, const OpenMP *openmp) {
+    if (!openmp->parallel) return (Member){team, 0, 1, 0};
+    return (Member){team, openmp->thread_index(), openmp->num_threads(), 0};
+}
+
+static void start_team(const OpenMP *openmp, int num_threads, void (*work)(void *), void *data) {
+    if (openmp->parallel) openmp->parallel(work, data, num_threads, 0);
+    else work(data);
+}
+
+// What every thread of a pass does.
+static void decode_thread(void *data) {
+    Run *run = data;
+    Member me = join_team(&run->team, run->openmp);
+    const Decoder *decoder = run->decoder;
+    const Buffers *buffers = &run->buffers;
+    const int is_bf16 = decoder->is_bf16, operand_bf16 = operand_is_bf16(is_bf16), tokens = num_tokens(run->pass);
+    char *scratch = buffers->scratch + me.index * buffers->scratch_bytes, *operands = buffers->operands;
+    const Sink residual = {.kind = ADD, .to = buffers->hidden, .width = decoder->hidden};
+    read_inputs(run, &me);
+    for (int index = 0; index < decoder->num_layers; index++) {
+        const Layer *layer = &decoder->layers[index];
+        Sink qkv = {.kind = WRITE, .to = buffers->qkv, .width = layer->qkv.num_panels * PANEL};
+        Sink gated = {.kind = GATE, .to = buffers->gated, .width = layer->down.inputs, .is_bf16 = is_bf16,
+                      .activation = decoder->activation};
+        norm_stage(run, &me, &layer->input_norm, operands, layer->qkv.inputs, operand_bf16);
+        product_stage(&me, scratch, &layer->qkv, is_bf16, tokens, operands, &qkv);
+        attention_stage(run, &me, index);
+        product_stage(&me, scratch, &layer->output, is_bf16, tokens, operands, &residual);
+        norm_stage(run, &me, &layer->mlp_norm, operands, layer->gate_up.inputs, operand_bf16);
+        product_stage(&me, scratch, &layer->gate_up, is_bf16, tokens, operands, &gated);
+        product_stage(&me, scratch, &layer->down, is_bf16, tokens, buffers->gated, &residual);
+    }
+    norm_stage(run, &me, &decoder->final_norm, run->pass->outputs, decoder->hidden, is_bf16);
+}
+
+// Return the bytes of memory that a pass needs beside its arguments.
+size_t EXPORT(pass_bytes)(const Decoder *decoder, const Pass *pass) {
+    Buffers buffers;
+    return lay_out(decoder, pass, NULL, &buffers);
+}
+
+// Run a pass in `memory` of `pass_bytes` bytes, aligned to 64. Returns DONE, or SLOT_OUT_OF_RANGE before anything is written.
+int EXPORT(run_pass)(const Decoder *decoder, const Pass *pass, const OpenMP *openmp, char *memory) {
+    for (int i = 0; i < num_tokens(pass); i++)
+        if (pass->slots[i] < 0 || pass->slots[i] >= pass->num_slots) return SLOT_OUT_OF_RANGE;
+    Run run = {.decoder = decoder, .pass = pass, .openmp = openmp};
+    lay_out(decoder, pass, memory, &run.buffers);
+    start_team(openmp, pass->num_threads, decode_thread, &run);
+    return DONE;
+}
+
+// A product by itself: `inputs` [rows, used_inputs] and `outputs` [rows, width] in the type of the weights.
+typedef struct {
+    Matrix matrix;
+    int32_t is_bf16, rows, used_inputs, width, num_threads;
+    const int32_t *columns, *used;  // see Sink
+    const void *inputs;
+    void *outputs;
+} Product;
+
+typedef struct {
+    const Product *product;
+    const OpenMP *openmp;
+    char *operands, *scratch;
+    Team team;
+} ProductRun;
+
+enum { PRODUCT_SCRATCH = 2 * 16 * MAX_GROUP * PANEL * sizeof(float) };
+
+static void product_thread(void *data) {
+    ProductRun *run = data;
+    const Product *product = run->product;
+    Member me = join_team(&run->team, run->openmp);
+    const int is_bf16 = product->is_bf16, inputs = product->matrix.inputs, operand_bf16 = operand_is_bf16(is_bf16);
+    for (int row; take(&me, product->rows, 1, &row);)
+        for (int i = 0; i < inputs; i++) {
+            size_t from = (size_t)row * product->used_inputs + i;
+            float value = i < product->used_inputs ? read_as(product->inputs, from, is_bf16) : 0.0f;
+            write_as(run->operands, (size_t)row * inputs + i, value, operand_bf16);
+        }
+    finish_stage(&me);
+    Sink sink = {.kind = EMIT, .to = product->outputs, .width = product->width, .is_bf16 = is_bf16,
+                 .columns = product->columns, .used = product->used};
+    product_stage(&me, run->scratch + (size_t)me.index * PRODUCT_SCRATCH, &product->matrix, is_bf16, product->rows,
+                  run->operands, &sink);
+}
+
+size_t EXPORT(product_bytes)(const Product *product) {
+    return ((size_t)product->rows * product->matrix.inputs * operand_bytes(product->is_bf16) + 63) / 64 * 64
+        + (size_t)PRODUCT_SCRATCH * product->num_threads;
+}
+
+// Run a product in `memory` of `product_bytes` bytes, aligned to 64.
+void EXPORT(run_product)(const Product *product, const OpenMP *openmp, char *memory) {
+    ProductRun run = {.product = product, .openmp = openmp, .operands = memory};
+    run.scratch = memory + ((size_t)product->rows * product->matrix.inputs * operand_bytes(product->is_bf16) + 63) / 64 * 64;
+    start_team(openmp, product->num_threads, product_thread, &run);
+}
