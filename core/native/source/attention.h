@@ -30,24 +30,38 @@ static int visible_end(const Head *head, int view_len) {
     return end;
 }
 
-// Transpose a square of LANES by LANES numbers: in every round, blocks off the diagonal change places.
-INLINE void transpose_square(Floats *lines) {
-#pragma GCC unroll 4
-    for (int step = 1; step < LANES; step *= 2) {
-        Ints low, high;
-#pragma GCC unroll 16
-        for (int lane = 0; lane < LANES; lane++) {
-            low[lane] = lane & step ? LANES + lane - step : lane;
-            high[lane] = lane & step ? LANES + lane : lane + step;
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) {
-            if (i & step) continue;
-            Floats a = lines[i], b = lines[i + step];
-            lines[i] = __builtin_shuffle(a, b, low);
-            lines[i + step] = __builtin_shuffle(a, b, high);
-        }
+// Lanes of two vectors, of which `step` by `step` blocks off the diagonal change places; LANES on are the second's.
+#define LOW(LANE, STEP) ((LANE) & (STEP) ? LANES + (LANE) - (STEP) : (LANE))
+#define HIGH(LANE, STEP) ((LANE) & (STEP) ? LANES + (LANE) : (LANE) + (STEP))
+#define EIGHT(OF, FIRST, STEP) \
+    OF(FIRST, STEP), OF(FIRST + 1, STEP), OF(FIRST + 2, STEP), OF(FIRST + 3, STEP), OF(FIRST + 4, STEP), \
+    OF(FIRST + 5, STEP), OF(FIRST + 6, STEP), OF(FIRST + 7, STEP)
+#if LANES == 16
+#define EACH(OF, STEP) (Ints){EIGHT(OF, 0, STEP), EIGHT(OF, 8, STEP)}
+#else
+#define EACH(OF, STEP) (Ints){EIGHT(OF, 0, STEP)}
+#endif
+
+#define EXCHANGE(STEP) \
+    for (int i = 0; i < LANES; i++) { \
+        if (i & (STEP)) continue; \
+        Floats a = lines[i], b = lines[i + (STEP)]; \
+        lines[i] = __builtin_shuffle(a, b, EACH(LOW, STEP)); \
+        lines[i + (STEP)] = __builtin_shuffle(a, b, EACH(HIGH, STEP)); \
     }
+
+// Transpose a square of LANES by LANES numbers.
+INLINE void transpose_square(Floats *lines) {
+#pragma GCC unroll 16
+    EXCHANGE(1)
+#pragma GCC unroll 16
+    EXCHANGE(2)
+#pragma GCC unroll 16
+    EXCHANGE(4)
+#if LANES == 16
+#pragma GCC unroll 16
+    EXCHANGE(8)
+#endif
 }
 
 // Write LANES keys `[LANES, head_dim]`, transposed to fp32 `[padded_dim, LANES]`.
