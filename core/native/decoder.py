@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import GELUTanh, NewGELUActivation, SiLUActivation
 
-from polydraft.core.native.library import SLOT_OUT_OF_RANGE, Decoder, Layer, Library, Norm, Pass, memory
+from polydraft.core.native.library import Decoder, Layer, Library, Norm, Pass, memory
 from polydraft.core.native.weights import PanelWeight
 
 NO_NORM, RMS_NORM, LAYER_NORM = range(3)
@@ -30,6 +31,10 @@ class LayerWeights:
     output: PanelWeight
     gate_up: PanelWeight
     down: PanelWeight
+
+    def all(self) -> list[PanelWeight]:
+        """Return all four."""
+        return [self.qkv, self.output, self.gate_up, self.down]
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class NativeDecoder:
     def __init__(self, library: Library, sizes: DecoderSizes, layers: Sequence[LayerParts], final_norm: Any) -> None:
         self.library, self.sizes, self.layers = library, sizes, layers
         self.dtype = layers[0].weights.qkv.dtype
+        self.num_weights = sum(weight.num_weights for layer in layers for weight in layer.weights.all())
         self.kept: list[Tensor] = []  # what the structures point to
         self.structures = (Layer * len(layers))(*map(self.layer_structure, layers))
         self.decoder = Decoder(
@@ -80,9 +86,7 @@ class NativeDecoder:
     def layer_structure(self, layer: LayerParts) -> Layer:
         """Return a layer as the C library reads it."""
         norms = (layer.input_norm, layer.mlp_norm, layer.query_norm, layer.key_norm)
-        weights = layer.weights
-        matrices = [weight.matrix for weight in (weights.qkv, weights.output, weights.gate_up, weights.down)]
-        return Layer(*map(self.norm_structure, norms), *matrices)
+        return Layer(*map(self.norm_structure, norms), *(weight.matrix for weight in layer.weights.all()))
 
     def norm_structure(self, module: Any) -> Norm:
         """Return a norm as the C library reads it."""
@@ -122,14 +126,14 @@ class NativeDecoder:
         mask = mask.expand(rows, -1, -1, -1)
         keys, values = cache.storage_addresses(self.sizes.kv_heads, self.sizes.head_dim, self.dtype)
         arguments = Pass(
-            rows, num_positions, cache.write_rows.start, cache.view_len, cache.num_slots, self.library.max_threads,
+            rows, num_positions, cache.write_rows.start, cache.view_len, cache.num_slots,
+            self.library.num_threads(rows * num_positions * self.num_weights),
             inputs.data_ptr(), *(part.data_ptr() for part in angles), mask.data_ptr(), mask.stride(0), mask.stride(2),
             slots.data_ptr(), ctypes.addressof(keys), ctypes.addressof(values), outputs.data_ptr(),
         )  # fmt: skip
-        decoder, address = ctypes.addressof(self.decoder), ctypes.addressof(arguments)
-        room = memory.address(self.library.pass_bytes(decoder, address))
-        if self.library.run_pass(decoder, address, ctypes.addressof(self.library.openmp), room) == SLOT_OUT_OF_RANGE:
-            raise AssertionError(f"a pass would write to a slot beyond the {cache.num_slots} of a row")
+        room = memory.address(self.library.pass_bytes(byref(self.decoder), byref(arguments)))
+        if self.library.run_pass(byref(self.decoder), byref(arguments), byref(self.library.openmp), room):
+            raise AssertionError(f"a pass would write to a slot that a row of {cache.num_slots} does not have")
         return outputs
 
 

@@ -25,7 +25,7 @@ from polydraft.core.native.build import LIBRARY, SOURCE, source_digest
 VARIABLE = "POLYDRAFT_NATIVE"
 PANEL = 32  # outputs of a panel, and what inputs are padded to a multiple of
 ALIGNMENT = 64
-DONE, SLOT_OUT_OF_RANGE = range(2)  # results of a pass
+SMALL_WORK = 1 << 18  # multiplications that take one thread about as long as to wake the others
 OPENMP = "libgomp.so.1"  # which torch brings and has loaded
 
 
@@ -103,10 +103,12 @@ class Library:
         """Return whether passes use more than one thread."""
         return bool(self.openmp.parallel)
 
-    @property
-    def max_threads(self) -> int:
-        """Return the number of threads that a pass may use now, as many as torch's own operations."""
-        return torch.get_num_threads() if self.has_threads else 1
+    def num_threads(self, work: int) -> int:
+        """Return the number of threads for `work` multiplications: as many as torch's own operations use, one if few.
+
+        Bits do not depend on it.
+        """
+        return torch.get_num_threads() if work > SMALL_WORK and self.openmp.parallel else 1
 
 
 def library() -> Library | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
+from ctypes import byref
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,8 @@ class PanelWeight:
         """
         self.library, self.dtype = library, weights[0].dtype
         self.output_sizes, self.inputs = [len(weight) for weight in weights], weights[0].shape[1]
+        self.num_outputs = sum(self.output_sizes)
+        self.num_weights = self.num_outputs * self.inputs
         self.pair = 2 if self.dtype == torch.bfloat16 else 1  # inputs whose weights lie next to each other
         padded = torch.cat([F.pad(weight, (0, -self.inputs % PANEL, 0, -len(weight) % PANEL)) for weight in weights])
         panels = padded.view(-1, PANEL, padded.shape[1] // self.pair, self.pair)
@@ -45,11 +47,6 @@ class PanelWeight:
             self.panels.data_ptr(), None if self.bias is None else self.bias.data_ptr(), len(panels), padded.shape[1]
         )
 
-    @property
-    def num_outputs(self) -> int:
-        """Return the number of outputs of all layers."""
-        return sum(self.output_sizes)
-
     def unpacked(self) -> list[Tensor]:
         """Return the weights in their original layout, `[N, K]` each."""
         flat = self.panels.transpose(1, 2).reshape(len(self.panels) * PANEL, -1)[:, : self.inputs]
@@ -62,10 +59,10 @@ class PanelWeight:
         output = input.new_empty(*input.shape[:-1], self.num_outputs)
         if rows := input.shape[:-1].numel():
             arguments = Product(
-                self.matrix, self.pair == 2, rows, self.inputs, self.num_outputs, self.library.max_threads,
+                self.matrix, self.pair == 2, rows, self.inputs, self.num_outputs,
+                self.library.num_threads(rows * self.num_weights),
                 self.columns.data_ptr(), self.used.data_ptr(), input.data_ptr(), output.data_ptr(),
             )  # fmt: skip
-            address = ctypes.addressof(arguments)
-            room = memory.address(self.library.product_bytes(address))
-            self.library.run_product(address, ctypes.addressof(self.library.openmp), room)
+            room = memory.address(self.library.product_bytes(byref(arguments)))
+            self.library.run_product(byref(arguments), byref(self.library.openmp), room)
         return output

@@ -17,8 +17,8 @@
 #define PANEL 32
 #define PANEL_VECTORS (PANEL / LANES)
 #if defined(__AVX512F__)
-#define MAX_BLOCK_ROWS 12  // 24 of 32 registers are sums
-#define MAX_SUMS 24
+#define MAX_BLOCK_ROWS 14  // 28 of 32 registers are sums
+#define MAX_SUMS 28
 #else
 #define MAX_BLOCK_ROWS 3  // 12 of 16
 #define MAX_SUMS 12
@@ -44,7 +44,7 @@ INLINE void multiply_fused(int rows, int group, int is_bf16, const Matrix *matri
     const char *weights[MAX_GROUP];
 #pragma GCC unroll 4
     for (int g = 0; g < group; g++) weights[g] = panel_at(matrix, panel + g, is_bf16);
-#pragma GCC unroll 12
+#pragma GCC unroll 14
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < group * PANEL_VECTORS; v++) sums[i][v] = (Floats){0};
@@ -64,7 +64,7 @@ INLINE void multiply_fused(int rows, int group, int is_bf16, const Matrix *matri
                 odd[v] = (Floats)((Bits)even[v] & 0xffff0000u);
                 even[v] = (Floats)((Bits)even[v] << 16);
             }
-#pragma GCC unroll 12
+#pragma GCC unroll 14
             for (int i = 0; i < rows; i++) {
                 Floats operand = broadcast(x[(size_t)i * inputs + k]);
 #pragma GCC unroll 4
@@ -76,7 +76,7 @@ INLINE void multiply_fused(int rows, int group, int is_bf16, const Matrix *matri
             }
         }
     }
-#pragma GCC unroll 12
+#pragma GCC unroll 14
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < group * PANEL_VECTORS; v++) store(y + (i * group * PANEL_VECTORS + v) * LANES, sums[i][v]);
@@ -93,7 +93,7 @@ INLINE void multiply_block_fused(
         CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4)
 #if MAX_BLOCK_ROWS > 2
         CASE(3, 1) CASE(3, 2) CASE(3, 3) CASE(3, 4) CASE(4, 1) CASE(4, 2) CASE(4, 3) CASE(5, 1) CASE(5, 2)
-        CASE(6, 1) CASE(6, 2) CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+        CASE(6, 1) CASE(6, 2) CASE(7, 1) CASE(7, 2) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1)
 #endif
     }
 }
@@ -150,7 +150,7 @@ INLINE void multiply_dots(int rows, int group, const Matrix *matrix, int panel, 
     const char *weights[MAX_GROUP];
 #pragma GCC unroll 4
     for (int g = 0; g < group; g++) weights[g] = panel_at(matrix, panel + g, 1);
-#pragma GCC unroll 12
+#pragma GCC unroll 14
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < group * PANEL_VECTORS; v++) sums[i][v] = _mm512_setzero_ps();
@@ -163,7 +163,7 @@ INLINE void multiply_dots(int rows, int group, const Matrix *matrix, int panel, 
             for (int v = 0; v < PANEL_VECTORS; v++) {
                 __builtin_prefetch(weights[g] + offset + 2048 + 64 * v);
                 __m512bh line = (__m512bh)_mm512_loadu_si512(weights[g] + offset + 64 * v);
-#pragma GCC unroll 12
+#pragma GCC unroll 14
                 for (int i = 0; i < rows; i++) {
                     int32_t pair;
                     memcpy(&pair, x + (size_t)i * inputs + k, sizeof pair);
@@ -172,7 +172,7 @@ INLINE void multiply_dots(int rows, int group, const Matrix *matrix, int panel, 
                 }
             }
     }
-#pragma GCC unroll 12
+#pragma GCC unroll 14
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < group * PANEL_VECTORS; v++)
@@ -185,7 +185,7 @@ static void multiply_block_dots(const Matrix *matrix, int panel, int group, cons
     switch (rows * 8 + group) {
         CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4)
         CASE(3, 1) CASE(3, 2) CASE(3, 3) CASE(3, 4) CASE(4, 1) CASE(4, 2) CASE(4, 3) CASE(5, 1) CASE(5, 2)
-        CASE(6, 1) CASE(6, 2) CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+        CASE(6, 1) CASE(6, 2) CASE(7, 1) CASE(7, 2) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1)
     }
 }
 
