@@ -325,12 +325,16 @@ def go_on() -> Callable[[Method, Batch], RunResult]:
     return finish
 
 
-KINDS = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16 by products": torch.bfloat16}
+KINDS = {
+    "fp32": torch.float32, "bf16": torch.bfloat16, "fp32 by torch": torch.float32, "bf16 by products": torch.bfloat16,
+}  # fmt: skip
 
 
 @pytest.fixture
 def kind(request, monkeypatch) -> torch.dtype:
-    """Return the dtype of `KINDS` by name; it may select the attention kernel of wide models on some CPUs."""
+    """Return the dtype of `KINDS` by name; it may leave models to torch, and to one of its attention kernels."""
+    if request.param.endswith(("by torch", "by products")):
+        monkeypatch.setenv("POLYDRAFT_NATIVE", "0")
     if request.param == "bf16 by products":
         monkeypatch.setattr(attention, "MIN_MATMUL_WIDTH", 0)
         monkeypatch.setattr(attention, "is_matmul_faster", lambda: True)

@@ -19,6 +19,7 @@ from polydraft.apps.cli import doctor
 from polydraft.apps.cli.main import STOPPED
 from polydraft.apps.terminal import outcome
 from polydraft.core.drafters.network.eagle import EagleModel
+from polydraft.core.native.library import library
 from polydraft.modalities.image.recipe import ImageRecipe
 from polydraft.modalities.image.result import encode_image
 
@@ -304,8 +305,19 @@ def test_doctor_passes_on_this_machine() -> None:
     report = json.loads(done.stdout)
     assert done.exit_code == 0 and report["fit"], report
     checks = {check["name"]: check for check in report["checks"]}
-    assert {"python", "torch", "transformers", "diffusers", "device", "threads", "tiny-image"} <= set(checks)
+    names = {"python", "torch", "transformers", "diffusers", "device", "cpu passes", "threads", "tiny-image"}
+    assert names <= set(checks)
     assert "sha256" in checks["tiny-image"]["detail"] and "bf16" in checks["device"]["detail"]
+
+
+def test_doctor_says_what_computes_passes_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    if library() is not None:
+        check = doctor.check_native()
+        assert (check.name, check.status) == ("cpu passes", doctor.OK) and "by the C library (" in check.detail
+    monkeypatch.setenv("POLYDRAFT_NATIVE", "0")
+    check = doctor.check_native()
+    assert (check.name, check.status) == ("cpu passes", doctor.OK)
+    assert check.detail == "by torch's operations, not by the C library: POLYDRAFT_NATIVE=0"
 
 
 def test_doctor_fails_where_a_model_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
