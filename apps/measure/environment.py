@@ -18,6 +18,7 @@ import torch
 
 import polydraft
 from polydraft.apps.terminal.terminal import note
+from polydraft.core.native.library import library
 
 BUSY = 0.5  # load a core beyond which figures are not to be trusted
 
@@ -31,7 +32,7 @@ def environment(device: torch.device | str, dtype: torch.dtype | str) -> dict[st
         "python": platform.python_version(), "torch": torch.__version__,
         "transformers": metadata.version("transformers"),
         "machine": accelerator() if str(device).startswith("cuda") else cpu(), "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(), "device": str(device), "dtype": str(dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(), "cpu_passes": cpu_passes(), "device": str(device), "dtype": str(dtype).removeprefix("torch."),
         "load": load(),
     }  # fmt: skip
 
@@ -67,6 +68,12 @@ def cpu() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def cpu_passes() -> str:
+    """Return what computes passes on CPUs: the C library and its instruction set, or torch."""
+    native = library()
+    return "torch" if native is None else f"C library, {native.instruction_set}"
 
 
 def revision() -> str | None:

@@ -129,6 +129,11 @@ class TreeDecoder:
         self.clamps_positions = self.has_dynamic_rope or self.fused_layers is None
 
     @property
+    def is_native(self) -> bool:
+        """Return whether passes are calls of the C library, whose bits depend neither on views nor on threads."""
+        return self.fused_layers is not None and self.fused_layers.native is not None
+
+    @property
     def kv_bytes_per_position(self) -> int:
         """Return the bytes of keys and values of one position of a physical KV cache row, over all layers."""
         configs, num_layers = layer_configs(self.config), num_cached_layers(self.config)
@@ -143,7 +148,7 @@ class TreeDecoder:
     def create_cache(self, num_branches: int) -> KVCache:
         """Return a KV cache without rows, for batch rows of `num_branches` guidance branches each."""
         device = next(self.backbone.parameters()).device
-        if self.fused_layers is not None and self.fused_layers.native is not None:
+        if self.is_native:
             return KVCache(num_cached_layers(self.config), num_branches, ExactViews())
         needs_contiguous_keys = self.heads.kernel == attention.MATMUL
         min_view_len = max(heads.min_view_len(self.dtype, device) for heads in self.heads_by_layer_type.values())

@@ -129,10 +129,17 @@ class TritonLinear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def packed_group(members: Sequence[nn.Linear]) -> PackedLinearGroup | None:
+def packed_group(members: Sequence[nn.Module]) -> PackedLinearGroup | None:
     """Return the group whose one weight `prepare_linears` has made of exactly these layers; None if there is none."""
     first = members[0]
     return first.group if isinstance(first, PackedLinear) and first.group.members == list(members) else None
+
+
+def panel_weight(linear: nn.Module) -> PanelWeight | None:
+    """Return the weight of a linear layer as the C library reads it; None if it is not packed, alone and so."""
+    group = packed_group([linear])
+    weight = None if group is None else group.current_weight()
+    return weight if isinstance(weight, PanelWeight) else None
 
 
 def fuse_linears(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:

@@ -62,16 +62,16 @@ def build(library: Path = LIBRARY, extra_flags: tuple[str, ...] = ()) -> str:
     if compiler is None:
         return "no C compiler was found when the package was installed"
     with tempfile.TemporaryDirectory() as folder:
-        objects = [str(Path(folder) / f"{name}.o") for name in INSTRUCTION_SETS]
+        objects = {name: str(Path(folder) / f"{name}.o") for name in INSTRUCTION_SETS}
         compiling = [
-            start([compiler, *FLAGS, *flags, *extra_flags, f"-DINSTRUCTION_SET={name}", "-c", str(SOURCE / "decoder.c"),
-                   "-o", target])
-            for (name, flags), target in zip(INSTRUCTION_SETS.items(), objects, strict=True)
+            start([compiler, *FLAGS, *INSTRUCTION_SETS[name], *extra_flags, f"-DINSTRUCTION_SET={name}", "-c",
+                   str(SOURCE / "library.c"), "-o", target])
+            for name, target in objects.items()
         ]  # fmt: skip
         digest = Path(folder) / "digest.c"
         digest.write_text(f'const char source_digest[] = "{source_digest()}";\n')
         linked = str(Path(folder) / library.name)
-        link = [compiler, "-shared", "-fPIC", *extra_flags, *objects, str(digest), "-lm", "-o", linked]
+        link = [compiler, "-shared", "-fPIC", *extra_flags, *objects.values(), str(digest), "-lm", "-o", linked]
         # all compilers end before the folder is removed, also where one fails
         reasons = [reason for process in compiling if (reason := wait_for(process))]
         if reason := (reasons or [wait_for(start(link))])[0]:

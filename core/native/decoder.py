@@ -39,7 +39,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class LayerParts:
-    """What the C library needs of a decoder layer."""
+    """Weights and norms of a decoder layer."""
 
     weights: LayerWeights
     input_norm: Any

@@ -96,6 +96,10 @@ class Library:
     pass_bytes: Callable[..., int]
     run_product: Callable[..., None]
     product_bytes: Callable[..., int]
+    run_heads: Callable[..., None]
+    heads_bytes: Callable[..., int]
+    run_refinement: Callable[..., None]
+    refinement_bytes: Callable[..., int]
     openmp: OpenMP
 
     @property
@@ -143,18 +147,22 @@ def load(file: Path, instruction_set: str) -> Library:
     """Load a library's functions for an instruction set."""
     functions = ctypes.CDLL(str(file))
 
-    def function(name: str, *arguments: Any, result: Any = None) -> Any:
-        """Return an exported function with its types."""
+    def function(name: str, num_arguments: int, result: Any = None) -> Any:
+        """Return an exported function of so many pointers."""
         found = getattr(functions, f"{name}_{instruction_set}")
-        found.argtypes, found.restype = arguments, result
+        found.argtypes, found.restype = [c_void_p] * num_arguments, result
         return found
 
     return Library(
         instruction_set,
-        run_pass=function("run_pass", c_void_p, c_void_p, c_void_p, c_void_p, result=c_int),
-        pass_bytes=function("pass_bytes", c_void_p, c_void_p, result=c_size_t),
-        run_product=function("run_product", c_void_p, c_void_p, c_void_p),
-        product_bytes=function("product_bytes", c_void_p, result=c_size_t),
+        run_pass=function("run_pass", 4, c_int),
+        pass_bytes=function("pass_bytes", 2, c_size_t),
+        run_product=function("run_product", 3),
+        product_bytes=function("product_bytes", 1, c_size_t),
+        run_heads=function("run_heads", 3),
+        heads_bytes=function("heads_bytes", 1, c_size_t),
+        run_refinement=function("run_refinement", 3),
+        refinement_bytes=function("refinement_bytes", 1, c_size_t),
         openmp=find_openmp(),
     )
 

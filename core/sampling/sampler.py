@@ -232,6 +232,28 @@ class Sampler:
             processed = apply_repetition_aware(processed, processed, require_context(context), tensors)
         return TokenDistribution(processed, tensors.greedy)
 
+    def without_history(
+        self, tensors: SamplingTensors, states: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Return the factors `[B]` and biases `[B, T, V]` by which `process_logits` processes logits without history.
+
+        The result is `logits * factor + bias`. Biases are `[1, V]` if there is only one grammar state, and None if all
+        ids are allowed.
+
+        Args:
+            tensors (SamplingTensors): sampling parameters of every batch row.
+            states (Tensor | None): grammar states `[B, T]`; None if there is only one.
+
+        Returns:
+            None if processing depends on history, or on the checkpoint's own constraints.
+        """
+        if self.constraints is not None or self.depends_on_history(tensors, states):
+            return None
+        bias = None
+        if self.allowed_tokens is not None:
+            bias = self.grammar_bias if states is None else F.embedding(states, self.grammar_bias)
+        return 1 / tensors.temperature, bias
+
     def process_logits(
         self, logits: Tensor, tensors: SamplingTensors, context: GenerationContext | None, states: Tensor | None
     ) -> Tensor:

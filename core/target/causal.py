@@ -21,10 +21,14 @@ from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.cache import free_memory_bytes, round_up_to_blocks
 from polydraft.core.model.decoder import TreeDecoder, compact_accepted_path
-from polydraft.core.model.linear import build_linear, dense_weight, prepare_linears
+from polydraft.core.model.linear import build_linear, dense_weight, panel_weight, prepare_linears
+from polydraft.core.native.weights import PanelWeight
 from polydraft.core.sampling.params import SamplingParams, SamplingTensors
 from polydraft.core.target.state import BatchState
 from polydraft.core.verification import VerificationResult
+
+# fields of a configuration: a factor, a divisor and a cap of logits
+LOGIT_SCALES = ("logit_scale", "logits_scaling", "final_logit_softcapping")
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,17 @@ class CausalTarget:
         logits = (self.lm_head if lm_head is None else lm_head)(hidden_states)
         # the LM head may be on another device than the last layer
         return self.scale_logits(logits.to(hidden_states.device))
+
+    def packed_lm_head(self, lm_head: nn.Module | None = None) -> PanelWeight | None:
+        """Return the weight by which `compute_logits` multiplies hidden states, if that is all it does; else None.
+
+        Args:
+            lm_head (nn.Module | None): Result of `restrict_lm_head`; None: the model's own.
+        """
+        scales = (getattr(self.config, name, None) for name in LOGIT_SCALES)
+        if any(scale is not None for scale in scales):
+            return None
+        return panel_weight(self.lm_head if lm_head is None else lm_head)
 
     def restrict_lm_head(self, ids: Tensor) -> nn.Linear:
         """Return an LM head that computes only the logits of the token ids `ids` `[K]`, for `compute_logits`."""
@@ -446,9 +461,7 @@ def logit_scaling_fn(config: Any) -> Callable[[Tensor], Tensor]:
     Args:
         config (Any): Text configuration of transformers, whose fields give the factors.
     """
-    multiplier, divisor, softcap = (
-        getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "final_logit_softcapping")
-    )
+    multiplier, divisor, softcap = (getattr(config, name, None) for name in LOGIT_SCALES)
 
     def scale(logits: Tensor) -> Tensor:
         """Return scaled logits of the same shape."""

@@ -156,12 +156,12 @@ def effective_guarantee(guarantee: str, target: CausalTarget) -> str:
     quantization = str(getattr(target.model.config, "quantization_config", None))
     key = (
         target.device, target.network.dtype, type(target.model), config.hidden_size, config.num_hidden_layers,
-        quantization,
+        quantization, target.network.is_native,
     )  # fmt: skip
     if key not in measured_guarantees:
-        # on CPUs the attention kernel is also tested alone, with more numbers of queries than `distances_across_widths`
-        heads, is_on_cpu = target.network.heads, target.device.type == "cpu"
-        is_invariant = not is_on_cpu or is_view_invariant(target.network.dtype, heads.head_dim, kernel=heads.kernel)
+        # torch's attention on CPUs is also tested alone, with more numbers of queries than `distances_across_widths`
+        heads, is_by_torch = target.network.heads, target.device.type == "cpu" and not target.network.is_native
+        is_invariant = not is_by_torch or is_view_invariant(target.network.dtype, heads.head_dim, kernel=heads.kernel)
         distances = distances_across_widths(target)
         best_guarantee = "identical" if is_invariant and not any(distances) else EXACT_UP_TO_TIES
         measured_guarantees[key] = best_guarantee if is_rounding_error(target, distances) else "lossy"

@@ -66,6 +66,9 @@ class CodeTarget(CausalTarget):
         logits = self.lm_head(states)
         return pad(logits, (0, self.vocab_size - logits.shape[-1]))  # forced tokens need no logit
 
+    def packed_lm_head(self, lm_head: nn.Module | None = None) -> None:
+        """Return None: hidden states are projected before the product."""
+
     def restrict_lm_head(self, ids: Tensor) -> nn.Linear:
         last: Any = self.lm_head.out_features
         return super().restrict_lm_head(ids.clamp(max=last - 1))

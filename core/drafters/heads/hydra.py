@@ -8,22 +8,31 @@ target's own frozen LM head, and an untrained head repeats the target's last hid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.drafters.heads.medusa import select_last_new
-from polydraft.core.drafters.network.base import DrafterModel, DraftHead, embedding_tables
+from polydraft.core.drafters.network.base import (
+    DrafterModel,
+    DraftHead,
+    TokenLookup,
+    embedding_tables,
+    table_lookup,
+)
 from polydraft.core.drafters.network.state import DrafterCacheState, gather_per_cfg_branch
 from polydraft.core.drafters.tree.candidates import DraftTree
-from polydraft.core.drafters.tree.drafter import TreeDrafter
-from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
+from polydraft.core.drafters.tree.drafter import TreeDrafter, TreeGrowth
+from polydraft.core.drafters.tree.shapes import CandidateRanking, StaticTree, TreeShape
 from polydraft.core.model.cache import KVCache
-from polydraft.core.model.linear import build_linear, dense_weight
+from polydraft.core.model.linear import build_linear, dense_weight, panel_weight
+from polydraft.core.native.heads import ChildTerms, NativeHeads
+from polydraft.core.sampling.sampler import TokenDistribution
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
 from polydraft.core.target.state import BatchState
 
@@ -119,6 +128,8 @@ class HydraDrafter(TreeDrafter):
     in all later heads are one matmul, or one table lookup for small vocabularies. Weights are copied at construction.
     """
 
+    has_native_levels: ClassVar[bool] = True  # whether levels are computed as `NativeHeads` does
+
     def __init__(
         self, model: HydraHeads, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
     ) -> None:
@@ -130,9 +141,14 @@ class HydraDrafter(TreeDrafter):
         # if the vocabulary is too large for tables) give what each adds in all heads
         hidden_weight, bias, token_weights = split_head_weights(model, tree_shape.depth)
         self.project_hidden, self.dtype = build_linear(hidden_weight, bias), hidden_weight.dtype
-        self.token_projections = embedding_tables(target, token_weights) or [
-            partial(project_embeddings, target, build_linear(weight)) for weight in token_weights
-        ]
+        tables = embedding_tables(target, token_weights)
+        self.token_projections: list[TokenLookup] = (
+            [partial(project_embeddings, target, build_linear(weight)) for weight in token_weights]
+            if tables is None
+            else list(map(table_lookup, tables))
+        )
+        # the C library looks up what a drafted token adds to the heads after it, so not what the root adds
+        self.native = native_heads(model, tables[1:]) if tables and self.has_native_levels else None
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
         """Return a KV cache without layers, and the number of prompt positions before the root, `[B, R]`.
@@ -209,9 +225,61 @@ class HydraDrafter(TreeDrafter):
         predicted = self.model.apply_head(level_state.head, level_state.hidden_state, projected)
         return self.target.apply_guidance(self.draft_head(predicted), state.sampling_tensors, positions)
 
+    def grow_tree(
+        self, state: BatchState, drafter_state: DrafterCacheState, level_state: HydraLevelState, growth: TreeGrowth
+    ) -> tuple[DraftTree, list[TokenDistribution]]:
+        """Grow a tree level by level: all levels in one call of the C library where that can be, see `TreeDrafter`."""
+        lm_head, terms = self.target.packed_lm_head(self.draft_head.lm_head), self.child_terms(state, growth)
+        if self.native is None or lm_head is None or terms is None or not isinstance(growth.shape, StaticTree):
+            return super().grow_tree(state, drafter_state, level_state, growth)
+        ids, scores = self.native.grow(
+            growth.shape.level_shapes, lm_head, level_state.hidden_state[:, :, 0], level_state.projected[:, :, 0], terms
+        )
+        tree = DraftTree(len(state), ids.device)
+        growth.shape.add_all_levels(tree, ids, scores)
+        return tree, []
+
+    def child_terms(self, state: BatchState, growth: TreeGrowth) -> ChildTerms | None:
+        """Return what turns logits of all levels into scores of children; None if scores are no such linear function.
+
+        Args:
+            state (BatchState): Committed state of the target.
+            growth (TreeGrowth): Shape, noise and sampling of the tree.
+        """
+        sampling, states = state.sampling_tensors, None
+        if growth.grammar_states[0] is not None:
+            states = torch.cat(growth.grammar_states, 1)  # type: ignore[arg-type]
+        processing = growth.sampler.without_history(sampling, states)
+        covers_vocab = self.vocab_subset is None or growth.subset_ids is not None
+        if not (growth.uses_shared_noise and self.ranking.draws and covers_vocab) or processing is None:
+            return None
+        if self.target.guidance_scales(sampling.guidance_scale, growth.positions) is not None:
+            return None
+        factors, bias = processing
+        noise = growth.noise if bias is None else bias if growth.noise is None else growth.noise + bias
+        if noise is None:
+            noise = torch.zeros(1, self.target.vocab_size if growth.subset_ids is None else len(growth.subset_ids))
+        biases = noise if noise.ndim == 3 else noise[None]  # [B or 1, levels or 1, V]
+        return ChildTerms(
+            factors / self.ranking.temperature, biases, sampling.guidance_scale.contiguous(), growth.subset_ids
+        )
+
     def head_projection(self, level_state: HydraLevelState, state: BatchState, positions: Tensor) -> Tensor:
         """Return the output of V, which is the input of the SiLU, in the head that predicts next, `[B, R, W, H]`."""
         return level_state.projected[..., : self.model.inner_size]
+
+
+def native_heads(model: HydraHeads, tables: Sequence[Tensor]) -> NativeHeads | None:
+    """Return the heads as the C library takes them, None if it does not compute them.
+
+    Args:
+        model (HydraHeads): The heads.
+        tables (Sequence[Tensor]): For every head but the first, what a token of the level before adds to its terms and
+            those of later heads, `[token ids, later heads * H]`.
+    """
+    weights = [panel_weight(mix) for mix in model.says[: len(tables) + 1]]
+    packed = [weight for weight in weights if weight is not None]
+    return NativeHeads(packed, tables) if len(packed) == len(weights) else None
 
 
 def project_embeddings(target: CausalTarget, linear: nn.Linear, ids: Tensor) -> Tensor:

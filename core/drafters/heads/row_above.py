@@ -102,6 +102,7 @@ class RowAboveDrafter(HydraDrafter):
     """
 
     model: RowAboveHeads
+    has_native_levels = False  # the C library knows no row above
 
     def head_projection(self, level_state: HydraLevelState, state: BatchState, positions: Tensor) -> Tensor:
         """Return the input of the SiLU in the head that predicts next, with the projected row above added.

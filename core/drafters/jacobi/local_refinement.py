@@ -31,7 +31,8 @@ from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, ap
 from polydraft.core.drafters.jacobi.window import resize_window, window_of_batch
 from polydraft.core.drafters.network.base import DrafterModel
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.model.linear import build_linear, dense_weight
+from polydraft.core.model.linear import build_linear, dense_weight, panel_weight
+from polydraft.core.native.refinement import NativeRefinement, WindowToRefine
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
@@ -189,6 +190,16 @@ class LocalRefinementDrafter(Drafter):
         # window: [W + 1] indices of the window's positions and the one after it, and [W + 1, K] of their neighbours.
         position_index = model.max_offset + torch.arange(window + 1, device=ids.device)
         self.neighbour_index = position_index[:, None] - model.neighbour_offsets(ids.device)
+        self.native = self.native_refinement()
+
+    def native_refinement(self) -> NativeRefinement | None:
+        """Return the network as the C library takes it, None if it does not compute it."""
+        mix, lm_head = map(panel_weight, (self.model.mixes, self.lm_head))
+        if mix is None or lm_head is None or mix.dtype != lm_head.dtype:
+            return None
+        return NativeRefinement(
+            mix, lm_head, self.model.begins, self.projections, self.table_index, self.neighbour_index
+        )
 
     def begin(self, drafter_state: LocalRefinementState | None, prompts: PrefillOutput) -> LocalRefinementState:
         """Append sequences with an empty window to the state, and return it.
@@ -234,9 +245,16 @@ class LocalRefinementDrafter(Drafter):
         # the network is for tokens of the image: guesses within a low-resolution preview before it stay as they are
         is_refined = positions[:, :-1] >= self.model.num_preview_tokens
         ids = torch.where(is_new, state.root_tokens(), drafter_state.guesses)  # new: a copy of the last committed token
-        features = self.neighbour_features(recent_tokens, ids, mask)  # [B, W + 1, H], H the network's inner size
         # every sweep settles one more position, since neighbours come earlier: after `window` sweeps nothing changes
         sweeps = min(self.sweeps, window)
+        if self.native is not None:
+            window_to_refine = WindowToRefine(
+                ids, recent_tokens, mask, weight, old_features, logits, drafter_state.filter_margin, gumbel,
+                sampling.temperature, is_refined,
+            )  # fmt: skip
+            ids, drafter_state.draft_features = self.native.refine(window_to_refine, sweeps, self.guess_temperature)
+            return Draft.from_chain(ids, drafter_passes=sweeps)
+        features = self.neighbour_features(recent_tokens, ids, mask)  # [B, W + 1, H], H the network's inner size
         for _ in range(sweeps):
             # f of the W + 1st position is not used here: it becomes a window position once a token is committed, and
             # `observe` then stores it as f(neighbours in that pass)

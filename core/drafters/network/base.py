@@ -328,22 +328,27 @@ class NetworkDrafter(TreeDrafter):
         return self.target.apply_guidance(logits, state.sampling_tensors, positions)
 
 
-def embedding_tables(target: CausalTarget, weights: list[Tensor]) -> list[TokenLookup] | None:
-    """Return one lookup table of `weight @ embedding` over all token ids per weight, to save a matmul in every pass.
+def embedding_tables(target: CausalTarget, weights: list[Tensor]) -> list[Tensor] | None:
+    """Return one table of `weight @ embedding` over all token ids per weight, to save a matmul in every pass.
 
     Args:
         target (CausalTarget): Target whose input embeddings are used.
         weights (list[Tensor]): [H, D] each; the output size H may differ.
 
     Returns:
-        list[TokenLookup] | None: functions from token ids [...] to [..., H]; None if the tables together would take
-            more than MAX_TABLE_BYTES (16 MiB), as with large vocabularies.
+        list[Tensor] | None: [token ids, H] each; None if the tables together would take more than MAX_TABLE_BYTES
+            (16 MiB), as with large vocabularies.
     """
     # ids * output sizes * bytes per number
     if target.num_token_ids * sum(map(len, weights)) * weights[0].itemsize > MAX_TABLE_BYTES:
         return None
     embeddings = target.embed(torch.arange(target.num_token_ids, device=target.device)).detach().to(weights[0].dtype)
-    return [partial(F.embedding, weight=F.linear(embeddings, weight)) for weight in weights]
+    return [F.linear(embeddings, weight) for weight in weights]
+
+
+def table_lookup(table: Tensor) -> TokenLookup:
+    """Return the function that looks token ids up in a table `[token ids, H]`."""
+    return partial(F.embedding, weight=table)
 
 
 def count_until(mask: Tensor, last: Tensor) -> Tensor:

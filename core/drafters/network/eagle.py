@@ -31,6 +31,7 @@ from polydraft.core.drafters.network.base import (
     embedding_tables,
     layer_config,
     move_to_front,
+    table_lookup,
 )
 from polydraft.core.drafters.network.state import DrafterNetwork, HeadInput, prompt_embeddings
 from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
@@ -264,7 +265,7 @@ def build_eagle_network(
     network = EagleDrafterNetwork(model, target, image_placeholder_mask)
     if tables is None:  # the vocabulary is too large for a table
         return network
-    arguments = model, target, image_placeholder_mask, tables[0], hidden_weight
+    arguments = model, target, image_placeholder_mask, table_lookup(tables[0]), hidden_weight
     head_weight = linear_head_weight(network.head, hidden_weight)
     return TableEagleNetwork(*arguments) if head_weight is None else FusedHeadEagleNetwork(*arguments, head_weight)
 

@@ -101,6 +101,21 @@ class PendingPrefix:
         return batch_gather(paths, tree.parent_index).scatter_(2, index, tree.frontier_ids[..., None])
 
 
+@dataclass(frozen=True)
+class TreeGrowth:
+    """Shape, noise and sampling of a tree that is about to grow."""
+
+    shape: TreeShape
+    prefix: PendingPrefix
+    positions: Tensor  # [B, levels] of the nodes among the generated tokens
+    sampler: Sampler  # for `subset_ids` alone, if they are given
+    grammar_states: Sequence[Tensor | None]  # [B, 1] of every level, if they are precomputed
+    noise: Tensor | None  # [B, levels, V] Gumbel noise; None if all rows are greedy
+    paths: Tensor | None  # token ids from the root on; None unless the sampler depends on them
+    subset_ids: Tensor | None  # [K] token ids that logits are restricted to; None: all ids
+    uses_shared_noise: bool
+
+
 class TreeDrafter(Drafter):
     """Base class of drafters that grow draft trees of token ids.
 
@@ -227,24 +242,11 @@ class TreeDrafter(Drafter):
         if subset_ids is not None:
             sampler = sampler.restrict_to(subset_ids)
             level_noise = None if level_noise is None else level_noise.index_select(2, subset_ids)
-        # `draft_distribution` applies no top-k, top-p or min-p: they would only discard tokens that the target may
-        # sample. A ratio test needs q after all filters, which is what calling the sampler returns.
-        process_logits = sampler.draft_distribution if noise.uses_shared_noise else sampler
-        tree, distributions = DraftTree(len(state), drafter_state.new_tokens.device), []
-        states_by_level = split_levels(grammar_states, shape.depth)
-        noise_by_level = split_levels(level_noise, shape.depth)
-        levels = zip(positions.split(1, 1), states_by_level, noise_by_level, strict=True)
-        for position, grammar_state, gumbel in levels:
-            if tree.levels:
-                level_state = self.forward_children(level_state, drafter_state, tree)
-                paths = None if paths is None else prefix.extend_paths(paths, tree)
-            context = None if paths is None else path_context(state, paths, position.expand(-1, tree.width))
-            logits = self.logits(level_state, state, tree, position)
-            logits = self.scatter_to_vocab(logits) if subset_ids is None else logits
-            distribution = process_logits(logits, state.sampling_tensors, context, grammar_state)
-            distributions.append(distribution.with_temperature(self.ranking.temperature))
-            if not shape.grow(tree, ChildScores(distributions[-1].logits, gumbel, subset_ids), self.ranking):
-                break
+        growth = TreeGrowth(
+            shape, prefix, positions, sampler, split_levels(grammar_states, shape.depth), level_noise, paths,
+            subset_ids, noise.uses_shared_noise,
+        )  # fmt: skip
+        tree, distributions = self.grow_tree(state, drafter_state, level_state, growth)
         passes = self.num_passes(len(tree.levels))
         if noise.uses_shared_noise:  # the order of siblings does not matter to verification: main path first
             draft = shape.draft_main_path_first(tree).with_passes(passes)
@@ -256,6 +258,41 @@ class TreeDrafter(Drafter):
         if not (self.ranking.draws and noise.any_sampled):  # picked without random numbers: there is no q
             return draft.with_passes(passes)
         return draft.with_passes(passes, draft_log_probs(tree, draft_candidates, distributions)).without_invalid_q()
+
+    def grow_tree(
+        self, state: BatchState, drafter_state: DrafterCacheState, level_state: Any, growth: TreeGrowth
+    ) -> tuple[DraftTree, list[TokenDistribution]]:
+        """Grow a tree level by level.
+
+        Args:
+            state (BatchState): Committed state of the target.
+            drafter_state (DrafterCacheState): State of the drafter.
+            level_state (Any): Level state of the token that the tree grows under.
+            growth (TreeGrowth): Shape, noise and sampling of the tree.
+
+        Returns:
+            The tree, and the draft distribution of every level; none are needed under shared noise.
+        """
+        shape, sampler, paths = growth.shape, growth.sampler, growth.paths
+        # `draft_distribution` applies no top-k, top-p or min-p: they would only discard tokens that the target may
+        # sample. A ratio test needs q after all filters, which is what calling the sampler returns.
+        process_logits = sampler.draft_distribution if growth.uses_shared_noise else sampler
+        tree, distributions = DraftTree(len(state), drafter_state.new_tokens.device), []
+        noise_by_level = split_levels(growth.noise, shape.depth)
+        levels = zip(growth.positions.split(1, 1), growth.grammar_states, noise_by_level, strict=True)
+        for position, grammar_state, gumbel in levels:
+            if tree.levels:
+                level_state = self.forward_children(level_state, drafter_state, tree)
+                paths = None if paths is None else growth.prefix.extend_paths(paths, tree)
+            context = None if paths is None else path_context(state, paths, position.expand(-1, tree.width))
+            logits = self.logits(level_state, state, tree, position)
+            logits = self.scatter_to_vocab(logits) if growth.subset_ids is None else logits
+            distribution = process_logits(logits, state.sampling_tensors, context, grammar_state)
+            distributions.append(distribution.with_temperature(self.ranking.temperature))
+            scores = ChildScores(distributions[-1].logits, gumbel, growth.subset_ids)
+            if not shape.grow(tree, scores, self.ranking):
+                break
+        return tree, distributions
 
     def observe(self, state: BatchState, drafter_state: DrafterCacheState, outcome: DraftOutcome) -> None:
         """Record the accepted tokens in `drafter_state`, to be processed at the start of the next draft."""

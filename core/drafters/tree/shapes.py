@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import torch
@@ -22,6 +22,7 @@ from polydraft.core.drafters.base import DraftOutcome
 from polydraft.core.drafters.tree.candidates import DraftTree, TreeLevel, zero_index
 from polydraft.core.drafters.tree.stop_rules import PathProbability, StopRule
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.native.heads import LevelShape
 from polydraft.core.sampling.filters import fast_topk
 
 MAX_NATS = 100.0  # nats; a token that cannot be drawn counts as no worse than this, so that sums stay finite
@@ -342,6 +343,28 @@ class StaticTree:
         )  # fmt: skip
         tree.levels.append(new_level)
         return len(tree.levels) < self.depth
+
+    @cached_property
+    def level_shapes(self) -> tuple[LevelShape, ...]:
+        """Return the levels as the C library takes them."""
+        num_frontier, shapes = 1, []
+        for level in tree_template(self).levels:
+            all_ranked = range(level.num_ranks * num_frontier)
+            ranked = all_ranked if level.selected is None else level.selected.tolist()
+            expanded, parents = level.frontier_nodes[0].tolist(), level.parent_index[0].tolist()
+            shapes.append(LevelShape(level.num_ranks, tuple(ranked), tuple(expanded), tuple(parents)))
+            num_frontier = len(expanded)
+        return tuple(shapes)
+
+    def add_all_levels(self, tree: DraftTree, ids: Tensor, scores: Tensor) -> None:
+        """Add all levels to a tree that has none, given token ids and scores of all nodes, `[B, N]` each."""
+        template = tree_template(self, tree.device).levels
+        sizes = [len(level.ranked) for level in self.level_shapes]
+        for level, level_ids, values in zip(template, ids.split(sizes, 1), scores.split(sizes, 1), strict=True):
+            frontier_nodes, parent_index = level.frontier_nodes.expand(tree.rows, -1), level.parent_index
+            tree.levels.append(
+                TreeLevel(level_ids, values, values, frontier_nodes, parent_index.expand(tree.rows, -1), values[:, :0])
+            )
 
     def draft_in_sampled_order(self, tree: DraftTree) -> tuple[Draft, Tensor]:
         """Return the draft, and the index of each of its nodes among the candidates of `tree`, `[B, N]`.

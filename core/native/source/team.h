@@ -72,3 +72,13 @@ INLINE int take(Member *me, int count, int most, int *first) {
     }
     return 0;
 }
+
+static Member join_team(Team *team, const OpenMP *openmp) {
+    if (!openmp->parallel) return (Member){team, 0, 1, 0};
+    return (Member){team, openmp->thread_index(), openmp->num_threads(), 0};
+}
+
+static void start_team(const OpenMP *openmp, int num_threads, void (*work)(void *), void *data) {
+    if (openmp->parallel) openmp->parallel(work, data, num_threads, 0);
+    else work(data);
+}

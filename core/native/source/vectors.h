@@ -13,6 +13,11 @@
 #include <stdint.h>
 #include <string.h>
 
+// Every source file is compiled once per instruction set, whose name its exported functions end with.
+#define JOIN(NAME, SET) NAME##_##SET
+#define NAMED(NAME, SET) JOIN(NAME, SET)
+#define EXPORT(NAME) __attribute__((visibility("default"))) NAMED(NAME, INSTRUCTION_SET)
+
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__AVX512F__)
 #define LANES 16
@@ -26,6 +31,7 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 typedef uint16_t bf16;  // the upper half of a float
 
+INLINE int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
 INLINE Floats load(const float *from) { Floats v; memcpy(&v, from, sizeof v); return v; }
 INLINE void store(float *to, Floats v) { memcpy(to, &v, sizeof v); }
 

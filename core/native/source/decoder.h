@@ -1,17 +1,10 @@
 // A pass of a pre-norm decoder over new positions of all rows: norms, projections, rotation, attention, MLP.
-//
-// Compiled once per instruction set, whose name the exported functions end with.
-#include <stdlib.h>
+#pragma once
 
 #include "attention.h"
-#include "panels.h"
-
-#define JOIN(NAME, SET) NAME##_##SET
-#define NAMED(NAME, SET) JOIN(NAME, SET)
-#define EXPORT(NAME) __attribute__((visibility("default"))) NAMED(NAME, INSTRUCTION_SET)
+#include "products.h"
 
 enum { NO_NORM, RMS_NORM, LAYER_NORM };
-enum { SILU, GELU_TANH };
 enum { DONE, SLOT_OUT_OF_RANGE };
 
 typedef struct {
@@ -60,7 +53,6 @@ typedef struct {
     Team team;
 } Run;
 
-INLINE int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
 INLINE int num_tokens(const Pass *pass) { return pass->rows * pass->positions; }
 
 // What one thread needs beside shared buffers: a block of a product, or the parts of attention.
@@ -167,80 +159,6 @@ static void norm_stage(Run *run, Member *me, const Norm *norm, void *to, int str
     finish_stage(me);
 }
 
-// What becomes of the products of a stage.
-typedef struct {
-    enum { WRITE, ADD, GATE, EMIT } kind;
-    void *to;   // WRITE, ADD: fp32 [rows, width]; GATE: operands [rows, width]; EMIT: outputs [rows, width]
-    int width;
-    int is_bf16, activation;  // EMIT, GATE
-    const int32_t *columns, *used;  // EMIT: of every panel, the first output's column, and how many are outputs
-} Sink;
-
-INLINE Floats activate(Floats x, int activation) {
-    // x sigmoid(x); the tanh form of GELU is x sigmoid(2 u)
-    Floats u = activation == SILU ? x : 1.5957691216f * (x + 0.044715f * x * x * x);
-    return x / (1.0f + exponential(-u));
-}
-
-INLINE void add_bias(const float *bias, int rows, int width, float *y) {
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < width; j++) y[i * width + j] += bias[j];
-}
-
-// Hand over one line of products of `group` panels from `panel` on.
-INLINE void write_line(const Sink *sink, int row, int panel, int group, const float *y) {
-    const int width = group * PANEL, column = panel * PANEL;
-    if (sink->kind == EMIT) {
-        for (int g = 0; g < group; g++)
-            for (int j = 0; j < sink->used[panel + g]; j++)
-                write_as(sink->to, (size_t)row * sink->width + sink->columns[panel + g] + j, y[g * PANEL + j], sink->is_bf16);
-        return;
-    }
-    float *to = (float *)sink->to + (size_t)row * sink->width + column;
-    if (sink->kind == WRITE) memcpy(to, y, width * sizeof(float));
-    else
-        for (int j = 0; j < (width < sink->width - column ? width : sink->width - column); j++) to[j] += y[j];
-}
-
-// Hand over one line of activated gates times `up`.
-INLINE void write_gated(const Sink *sink, int row, int panel, int group, const float *gate, const float *up) {
-    size_t first = (size_t)row * sink->width + panel * PANEL;
-    for (int j = 0; j < group * PANEL; j += LANES) {
-        Floats value = activate(load(gate + j), sink->activation) * load(up + j);
-        float lanes[LANES];
-        store(lanes, value);
-        for (int lane = 0; lane < LANES; lane++)
-            write_as(sink->to, first + j + lane, lanes[lane], operand_is_bf16(sink->is_bf16));
-    }
-}
-
-// Multiply the operands of all `rows` with a matrix; with GATE the first half of its panels are gates of the second.
-static void product_stage(
-    Member *me, char *scratch, const Matrix *matrix, int is_bf16, int rows, const char *operands, const Sink *sink
-) {
-    float *y = (float *)scratch;
-    const int block = block_rows(rows, is_bf16), most = panel_group(block, is_bf16);
-    const int units = sink->kind == GATE ? matrix->num_panels / 2 : matrix->num_panels;
-    const size_t line = matrix->inputs * operand_bytes(is_bf16);
-    for (int panel, group; (group = take(me, units, most, &panel));) {
-        const int width = group * PANEL;
-        for (int row = 0; row < rows; row += block) {
-            const int count = rows - row < block ? rows - row : block;
-            float *up = y + count * width;
-            multiply_block(matrix, is_bf16, panel, group, operands + row * line, count, y);
-            if (matrix->bias) add_bias(matrix->bias + panel * PANEL, count, width, y);
-            if (sink->kind == GATE) {
-                multiply_block(matrix, is_bf16, panel + units, group, operands + row * line, count, up);
-                if (matrix->bias) add_bias(matrix->bias + (panel + units) * PANEL, count, width, up);
-            }
-            for (int i = 0; i < count; i++)
-                if (sink->kind == GATE) write_gated(sink, row + i, panel, group, y + i * width, up + i * width);
-                else write_line(sink, row + i, panel, group, y + i * width);
-        }
-    }
-    finish_stage(me);
-}
-
 // Normalise and rotate one head, and write it to `to`.
 INLINE void rotate(const Norm *norm, const float *from, int dim, const float *cosines, const float *sines, float *to) {
     float head[dim];
@@ -314,16 +232,6 @@ static void attention_stage(Run *run, Member *me, int index) {
     finish_stage(me);
 }
 
-static Member join_team(Team *team, const OpenMP *openmp) {
-    if (!openmp->parallel) return (Member){team, 0, 1, 0};
-    return (Member){team, openmp->thread_index(), openmp->num_threads(), 0};
-}
-
-static void start_team(const OpenMP *openmp, int num_threads, void (*work)(void *), void *data) {
-    if (openmp->parallel) openmp->parallel(work, data, num_threads, 0);
-    else work(data);
-}
-
 // What every thread of a pass does.
 static void decode_thread(void *data) {
     Run *run = data;
@@ -364,52 +272,4 @@ int EXPORT(run_pass)(const Decoder *decoder, const Pass *pass, const OpenMP *ope
     lay_out(decoder, pass, memory, &run.buffers);
     start_team(openmp, pass->num_threads, decode_thread, &run);
     return DONE;
-}
-
-// A product by itself: `inputs` [rows, used_inputs] and `outputs` [rows, width] in the type of the weights.
-typedef struct {
-    Matrix matrix;
-    int32_t is_bf16, rows, used_inputs, width, num_threads;
-    const int32_t *columns, *used;  // see Sink
-    const void *inputs;
-    void *outputs;
-} Product;
-
-typedef struct {
-    const Product *product;
-    const OpenMP *openmp;
-    char *operands, *scratch;
-    Team team;
-} ProductRun;
-
-enum { PRODUCT_SCRATCH = 2 * 16 * MAX_GROUP * PANEL * sizeof(float) };
-
-static void product_thread(void *data) {
-    ProductRun *run = data;
-    const Product *product = run->product;
-    Member me = join_team(&run->team, run->openmp);
-    const int is_bf16 = product->is_bf16, inputs = product->matrix.inputs, operand_bf16 = operand_is_bf16(is_bf16);
-    for (int row; take(&me, product->rows, 1, &row);)
-        for (int i = 0; i < inputs; i++) {
-            size_t from = (size_t)row * product->used_inputs + i;
-            float value = i < product->used_inputs ? read_as(product->inputs, from, is_bf16) : 0.0f;
-            write_as(run->operands, (size_t)row * inputs + i, value, operand_bf16);
-        }
-    finish_stage(&me);
-    Sink sink = {.kind = EMIT, .to = product->outputs, .width = product->width, .is_bf16 = is_bf16,
-                 .columns = product->columns, .used = product->used};
-    product_stage(&me, run->scratch + (size_t)me.index * PRODUCT_SCRATCH, &product->matrix, is_bf16, product->rows,
-                  run->operands, &sink);
-}
-
-size_t EXPORT(product_bytes)(const Product *product) {
-    return ((size_t)product->rows * product->matrix.inputs * operand_bytes(product->is_bf16) + 63) / 64 * 64
-        + (size_t)PRODUCT_SCRATCH * product->num_threads;
-}
-
-// Run a product in `memory` of `product_bytes` bytes, aligned to 64.
-void EXPORT(run_product)(const Product *product, const OpenMP *openmp, char *memory) {
-    ProductRun run = {.product = product, .openmp = openmp, .operands = memory};
-    run.scratch = memory + ((size_t)product->rows * product->matrix.inputs * operand_bytes(product->is_bf16) + 63) / 64 * 64;
-    start_team(openmp, product->num_threads, product_thread, &run);
 }
