@@ -33,8 +33,11 @@ INTRODUCTION = """# Benchmarks
 Written by `polydraft bench report`; every table is the output of the command above it. A bench runs plain decoding and
 the methods in one process on the same weights, warmed up and in turns, prefill apart.
 
-- **τ**: mean number of tokens committed per target pass. **S**: time per token of the faster of our plain decoding and
-  transformers' `generate` (column *baseline*), over that of the method. **S/τ** above 1 ends a bench with an error.
+- **τ**: mean number of tokens committed per target pass. **S**: time per token of the fastest of our plain decoding,
+  transformers' `generate` and, where `bench generate --peers` times them on the same weights, llama.cpp and OpenVINO
+  GenAI (column *baseline*), over that of the method. **S/τ** above 1 ends a bench with an error.
+- **limit ms**: time in which memory, at the bandwidth measured, delivers what a plain pass must read. **plain/limit**:
+  plain decoding over that.
 - **same**: tokens equal plain decoding's. **× hf**: speed-up over `generate`. **split**: share of a pass that drafting,
   scoring, verifying and the rest take.
 

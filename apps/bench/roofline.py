@@ -5,15 +5,13 @@ polydraft bench roofline --shape llava-1.6-7b --shape pixtral-12b -o runs/bench
 Weights are random, so nothing would be accepted: an EAGLE-2 tree is drafted, scored and judged in earnest, then as many
 tokens are accepted as were published for the model (or --tau). At batch 1 a pass must read every weight once, and the
 keys and values of all its branches. The limit of S is therefore τ times the bytes of a plain pass over those of a
-drafted one; the limit of a plain pass is its bytes at the rate at which this machine copies. Shapes of models that draw
-pictures are in `image/shapes.py`.
+drafted one; the limit of a plain pass is its bytes at the rate at which this machine reads (on GPUs: copies). Shapes of
+models that draw pictures are in `image/shapes.py`.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,12 +21,13 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from polydraft.apps.measure import plots, report
+from polydraft.apps.measure.bandwidth import bandwidth, bandwidth_note
 from polydraft.apps.measure.decoding import decoded
 from polydraft.apps.measure.environment import timed_on
-from polydraft.apps.measure.shapes import CONFIGS, bytes_of
+from polydraft.apps.measure.shapes import CONFIGS, bytes_of, pass_bytes
 from polydraft.apps.measure.timing import Contender, Spread, speedup, take_turns
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.checks.suggestions import did_you_mean
@@ -54,7 +53,6 @@ HEADERS = [
     "published S/τ",
 ]  # fmt: skip
 SURE = 0.01  # random laws are flat; ranked as if they were sure, trees are as deep as those of a trained head
-COPIED = {"cuda": 2**32, "cpu": 2**28}  # bytes; far more than any cache holds
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def run(
     value = {
         "bytes_a_second": rate, "rows": rows, "weights": "random", "tau": "prescribed", "environment": taken_on,
     }  # fmt: skip
-    line = f"memory is copied at {rate / 1e9:.0f} GB/s here; weights are random, τ is prescribed"
+    line = f"{bandwidth_note(where, rate)}; weights are random, τ is prescribed"
     sheet = (HEADERS, [cells_of(row) for row in rows])
     report.tell(called, value, [sheet], [line], lambda: picture(rows), output, json)
 
@@ -174,8 +172,8 @@ def measure_roofline(
     counts = DecodeStats.sum_runs([turn.stats for turn in runs["eagle2"] if turn.stats is not None])
     passes = counts.drafter_passes / counts.target_passes
     projection = bytes_of(model.get_output_embeddings()) * (1 if words is None else words / target.vocab_size)
-    cached = target.num_branches * target.network.kv_bytes_per_position * (prompt + tokens // 2)
-    whole, guess = bytes_read(model) + cached, passes * (bytes_of(head) + projection)
+    whole, cached = pass_bytes(target, model, prompt + tokens // 2)
+    guess = passes * (bytes_of(head) + projection)
     found = speedup(runs["ar"], runs["eagle2"]).median
     limit = counts.mean_accepted_length * whole / (whole + guess)
     plain_seconds = Spread.from_samples(turn.pace for turn in runs["ar"]).median
@@ -186,27 +184,6 @@ def measure_roofline(
         "tau": counts.mean_accepted_length, "S": found, "limit": limit, "reached": found / limit,
         "published_efficiency": None if shape.speedup is None else shape.speedup / shape.tau,
     }  # fmt: skip
-
-
-def bytes_read(model: PreTrainedModel) -> int:
-    """Return the bytes a pass reads: all weights, but only a few rows of embeddings that are not tied to the head."""
-    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    return bytes_of(model) - (0 if tied else bytes_of(model.get_input_embeddings()))
-
-
-def bandwidth(device: torch.device) -> float:
-    """Return bytes per second that a copy reads and writes, the best of ten."""
-    source = torch.ones(COPIED[device.type] // 4, device=device)
-    sink = torch.empty_like(source)
-    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    best = math.inf
-    for _ in range(10):
-        wait()
-        begun = time.perf_counter()
-        sink.copy_(source)
-        wait()
-        best = min(best, time.perf_counter() - begun)
-    return 2 * source.numel() * source.itemsize / best
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ For image models the ids are codes, and the pixel decoder is left out.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -60,6 +60,16 @@ CONFIGS: dict[str, Any] = {
     "smolvlm": LlamaConfig(
         vocab_size=49280, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=False,
+    ),
+    "smollm2-135m": LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+    ),
+    "llama-3.2-1b": LlamaConfig(  # without its scaled positions, which random weights make no use of
+        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, tie_word_embeddings=True, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
     ),
     "small": LlamaConfig(
         vocab_size=8192, hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
@@ -132,3 +142,24 @@ def name_of(dtype: torch.dtype) -> str:
 def bytes_of(module: nn.Module) -> int:
     """Return bytes of all weights, each counted once."""
     return sum(weight.numel() * weight.itemsize for weight in module.parameters())
+
+
+def bytes_read(model: PreTrainedModel) -> int:
+    """Return the bytes of weights that a pass reads: those of the layers and of the head, whose rows are all needed.
+
+    Of embeddings that are not the head's a pass reads a few rows, which are not counted, and encoders read images once.
+    """
+    decoder: Any = cast(Any, model).get_decoder()
+    return bytes_of(decoder) - bytes_of(model.get_input_embeddings()) + bytes_of(model.get_output_embeddings())
+
+
+def pass_bytes(target: CausalTarget, model: PreTrainedModel, positions: int) -> tuple[int, int]:
+    """Return the bytes that a plain pass must read at batch 1, and those of them that are keys and values.
+
+    Args:
+        target: Target that decodes, whose branches each have keys and values.
+        model: Its weights.
+        positions: Mean number of cached positions.
+    """
+    cached = target.num_branches * target.network.kv_bytes_per_position * positions
+    return bytes_read(model) + cached, cached

@@ -1,17 +1,19 @@
 """Results of every contender of a benchmark, as numbers, cells and markdown.
 
-S is taken against the faster of plain decoding and transformers' `generate` (`baseline`), transformers' own rows too.
+S is taken against the fastest of plain decoding, transformers' `generate` and engines that decode plainly as well
+(`baseline`), in their own rows too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polydraft.apps.measure.peers.baseline import beyond, fastest
+from polydraft.apps.measure.peers.baseline import Baseline, beyond, fastest
 from polydraft.apps.measure.timing import Run, Spread, seconds, speedup
 
 PLAIN, PEER = "ar", "transformers generate"
@@ -26,8 +28,8 @@ HEADERS = [
 class ResultRow:
     """One contender in one block. Peers have no τ, no split and no promise.
 
-    speedup: S, over the baseline; baseline: "ar" or "generate", whichever was faster a token; over_plain and over_peer:
-    how many times faster than each of them.
+    speedup: S, over the baseline; baseline: "ar", "generate" or an engine's name, whichever was fastest a token;
+    over_plain and over_peer: how many times faster than the first two.
     """
 
     method: str
@@ -69,9 +71,11 @@ class ResultBlock:
     rows: list[ResultRow]
 
     @staticmethod
-    def from_runs(title: str, runs: dict[str, list[Run]]) -> ResultBlock:
+    def from_runs(title: str, runs: dict[str, list[Run]], engines: Collection[str] = ()) -> ResultBlock:
+        """Judge runs by contender; `engines` names others that decode plainly, so that S is over them too."""
         plain, peer = runs[PLAIN], runs.get(PEER)
-        return ResultBlock(title, [judge(name, turns, plain, peer) for name, turns in runs.items()])
+        baseline = fastest(plain, peer, {name: runs[name] for name in engines})
+        return ResultBlock(title, [judge(name, turns, plain, peer, baseline) for name, turns in runs.items()])
 
     @property
     def broken(self) -> list[str]:
@@ -84,9 +88,9 @@ class ResultBlock:
         return [row.method for row in self.rows if beyond(row.efficiency)]
 
 
-def judge(name: str, turns: list[Run], plain: list[Run], peer: list[Run] | None) -> ResultRow:
-    """Build one contender's row from its runs, plain decoding's and the peer's."""
-    time, baseline = seconds(turns), fastest(plain, peer)
+def judge(name: str, turns: list[Run], plain: list[Run], peer: list[Run] | None, baseline: Baseline) -> ResultRow:
+    """Build one contender's row from its runs, plain decoding's, the peer's and the baseline's."""
+    time = seconds(turns)
     against = speedup(baseline.runs, turns), baseline.name, speedup(plain, turns)
     over_peer = None if peer is None else speedup(peer, turns)
     rate = turns[0].tokens / time.median

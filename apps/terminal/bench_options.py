@@ -10,8 +10,9 @@ import typer
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]
 KNOWN = (
-    "smolvlm, small, llava-1.6-7b, pixtral-12b, janus-pro-1b, janus-pro-7b, emu3, glm-image, lumina-mgpt-7b or "
-    "llamagen-xl, with random weights, emu3/16 with sizes divided by 16; or an embedded model."
+    "smolvlm, smollm2-135m, llama-3.2-1b, small, llava-1.6-7b, pixtral-12b, janus-pro-1b, janus-pro-7b, emu3, "
+    "glm-image, lumina-mgpt-7b or llamagen-xl, with random weights, emu3/16 with sizes divided by 16; or an embedded "
+    "model."
 )
 Shape = Annotated[str, typer.Option(help=KNOWN)]
 Choices = Literal["flat", "textured", "settings"]

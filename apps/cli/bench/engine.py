@@ -1,6 +1,7 @@
 """`polydraft bench` of the engine itself, whatever it generates.
 
 polydraft bench generate --shape smolvlm --prompts 80,800,3000 --dtypes bfloat16,float32
+polydraft bench generate --shape smollm2-135m --peers
 polydraft bench rows --shape smolvlm --rows 64
 polydraft bench rows --shape emu3 --rows 2 --length 8193
 polydraft bench roofline --shape llava-1.6-7b
@@ -31,16 +32,22 @@ def generate(
     tau: Annotated[float, typer.Option(min=1, help="Tokens a pass that the drafted run is to come near.")] = 4.0,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the draft tree, a multiple of its depth.")] = 12,
     reach: Annotated[int, typer.Option(min=1, help="Depth of the draft tree.")] = 4,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Time llama.cpp and OpenVINO GenAI too, on the same weights, on CPUs.")
+    ] = False,
     device: Device = "auto",
     output: Output = None,
     as_json: Results = False,
 ) -> None:
-    """Plain decoding, transformers' generate and a drafted run on the same weights, per token, greedy."""
+    """Plain decoding, transformers' generate and a drafted run on the same weights, per token, greedy.
+
+    "plain/limit" compares plain decoding with the time in which memory can deliver what a pass must read.
+    """
     from polydraft.apps.bench.engine.generate import run
 
     run(
         names=shapes, prompts=prompts, dtypes=dtypes, tokens=tokens, repeats=repeats, tau=tau, nodes=nodes,
-        reach=reach, device=device, output=output, json=as_json,
+        reach=reach, peers=peers, device=device, output=output, json=as_json,
     )  # fmt: skip
 
 

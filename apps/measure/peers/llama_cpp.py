@@ -13,11 +13,13 @@ from pathlib import Path
 import torch
 
 from polydraft.apps.measure.peers.generate import TICK
+from polydraft.apps.measure.peers.gguf_export import tokens_of
 from polydraft.apps.measure.timing import Run
 from polydraft.core.target.causal import PromptInputs
 
 PACKAGE, NAME = "xllamacpp", "llama.cpp"
 SEEDS = 2**32  # how many there are
+FLOAT32 = 0  # number of the type in llama.cpp
 
 
 class LlamaCpp:
@@ -26,9 +28,11 @@ class LlamaCpp:
     Args:
         file (Path): the GGUF file.
         positions (int): most tokens of a prompt and its answer.
+        exported (bool): whether `gguf_export` has written the file: then answers do not end early, and ids are known.
+        is_float32 (bool): whether keys and values are kept in float32, else in float16.
     """
 
-    def __init__(self, file: Path, positions: int) -> None:
+    def __init__(self, file: Path, positions: int, exported: bool = False, is_float32: bool = False) -> None:
         from xllamacpp import CommonParams, Server
 
         params = CommonParams()
@@ -37,16 +41,21 @@ class LlamaCpp:
         for threads in (params.cpuparams, params.cpuparams_batch):
             threads.n_threads = torch.get_num_threads()
             threads.poll = 0  # waiting threads sleep, or they would slow whoever decodes next
-        self.server = Server(params)
+        if is_float32:
+            params.cache_type_k = params.cache_type_v = FLOAT32
+        self.server, self.exported = Server(params), exported
 
     def decode(self, prompts: list[PromptInputs]) -> Run:
         """Decode all prompts, one after the other."""
-        seconds, tokens = 0.0, 0
+        seconds, tokens, outputs = 0.0, 0, []
         for prompt in prompts:
-            timings = self.server.handle_completions(request_of(prompt))["timings"]
+            answer = self.server.handle_completions(request_of(prompt) | {"ignore_eos": self.exported})
+            timings = answer["timings"]
             seconds += max(timings["predicted_ms"] / 1000, TICK)
             tokens += timings["predicted_n"] - 1
-        return Run(seconds, tokens)
+            if self.exported:
+                outputs.append(torch.tensor(tokens_of(answer["choices"][0]["text"])))
+        return Run(seconds, tokens, outputs)
 
 
 def request_of(prompt: PromptInputs) -> dict[str, object]:

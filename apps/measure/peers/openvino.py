@@ -28,16 +28,21 @@ class OpenVINO:
 
     Args:
         file (Path): the GGUF file.
-        eos_token_ids (Collection[int]): ids that end an answer.
+        eos_token_ids (Collection[int]): ids that end an answer; without any, answers do not end early.
         lookup (bool): whether to draft by prompt lookup.
+        is_float32 (bool): whether to compute, and keep keys and values, in float32; else the engine chooses.
     """
 
-    def __init__(self, file: Path, eos_token_ids: Collection[int], lookup: bool = False) -> None:
+    def __init__(
+        self, file: Path, eos_token_ids: Collection[int], lookup: bool = False, is_float32: bool = False
+    ) -> None:
         from openvino_genai import LLMPipeline
 
         options: dict[str, Any] = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
         if lookup:
             options["prompt_lookup"] = True
+        if is_float32:
+            options |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         self.pipeline = LLMPipeline(str(file), "CPU", **options)
         self.eos_token_ids, self.lookup = set(eos_token_ids), lookup
 
@@ -62,6 +67,7 @@ class OpenVINO:
 
         sampling, config = prompt.sampling_params, GenerationConfig()
         config.max_new_tokens, config.stop_token_ids = prompt.max_new_tokens, self.eos_token_ids
+        config.ignore_eos = not self.eos_token_ids
         config.do_sample, config.apply_chat_template = not sampling.greedy, False
         if not sampling.greedy:
             config.temperature, config.top_p, config.min_p = sampling.temperature, sampling.top_p, sampling.min_p

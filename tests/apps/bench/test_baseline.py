@@ -57,6 +57,15 @@ def test_without_a_peer_plain_decoding_is_the_baseline() -> None:
     assert baseline.fastest([turn(2.0, 4)], nothing_after_prefill).name == "ar"
 
 
+def test_engines_are_baselines_if_named() -> None:
+    runs = {"ar": [turn(4.0, 4)], "method": [turn(1.0, 2)], PEER: [Run(3.0, 4, TOKENS)], "engine": [Run(2.0, 4)]}
+    rows = {row.method: row for row in ResultBlock.from_runs("planted", runs, ["engine"]).rows}
+    assert {row.baseline for row in rows.values()} == {"engine"} and rows["method"].speedup.median == 2
+    assert rows["method"].over_peer is not None and rows["method"].over_peer.median == 3
+    assert ResultBlock.from_runs("planted", runs).rows[1].baseline == "generate"
+    assert baseline.fastest(runs["ar"], engines={"engine": [Run(1e-9, 0)]}).name == "ar"
+
+
 @pytest.mark.parametrize("guarantee", ["identical", "exact", "lossy"])
 def test_speedup_above_acceptance_is_a_fault(guarantee: str) -> None:
     assert block(2.5, None, 1.0, guarantee).faulty == ["method"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from polydraft.apps.bench import roofline
 from polydraft.apps.bench.image.shapes import SHAPES
+from polydraft.apps.measure import bandwidth
 from polydraft.apps.measure.shapes import config_of, target_of
 
 from ..command_line import assert_refused, run
@@ -17,7 +17,7 @@ from ..command_line import assert_refused, run
 
 @pytest.fixture(autouse=True)
 def copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
+    monkeypatch.setattr(bandwidth, "READ_BYTES", 2**20)
 
 
 def run_image_bench(*options: str) -> Any:

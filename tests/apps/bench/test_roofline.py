@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from polydraft.apps.bench import roofline
 from polydraft.apps.bench.roofline import SHAPES, RooflineShape
+from polydraft.apps.measure import bandwidth
+from polydraft.apps.measure.shapes import bytes_read
 
 from ..command_line import assert_refused, run
 
@@ -24,7 +25,7 @@ LAYER = 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32  # Parameters of attention, feed-forw
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "tiny", RooflineShape(TINY, 2.5, 2.0))
-    monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
+    monkeypatch.setattr(bandwidth, "READ_BYTES", 2**20)
 
 
 def measure(*more: str) -> dict:
@@ -60,7 +61,7 @@ def test_embeddings_that_are_the_head_are_read() -> None:
 
     tied = LlamaConfig(**(TINY.to_dict() | {"tie_word_embeddings": True}))
     models = [AutoModelForCausalLM.from_config(config, dtype=torch.float32) for config in (TINY, tied)]
-    assert len({roofline.bytes_read(model) for model in models}) == 1
+    assert len({bytes_read(model) for model in models}) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers import LlamaConfig
 
 from polydraft.apps.bench.engine import generate
 from polydraft.apps.bench.engine.generate import acceptance, agreed
-from polydraft.apps.measure import shapes
+from polydraft.apps.measure import bandwidth, shapes
 from polydraft.apps.measure.peers import baseline
 
 from ...command_line import assert_refused, run
@@ -26,6 +27,7 @@ OPTIONS = ("--tokens", "40", "--repeats", "1", "--device", "cpu", "--json")
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(shapes.CONFIGS, "tiny", TINY)
+    monkeypatch.setattr(bandwidth, "READ_BYTES", 2**20)
 
 
 def test_three_implementations_generate_equal_tokens(tmp_path: Path) -> None:
@@ -44,6 +46,14 @@ def test_three_implementations_generate_equal_tokens(tmp_path: Path) -> None:
         assert row["plain_over_generate"]["median"] == pytest.approx(plain / theirs)
         assert row["S"]["median"] == pytest.approx(min(plain, theirs) / drafted)
         assert row["agree"] == 40 or row["dtype"] == "bfloat16"
+        assert row["plain_over_limit"] == pytest.approx(plain * value["bytes_a_second"] / row["bytes"])
+        assert row["limit_seconds"] == pytest.approx(row["bytes"] / value["bytes_a_second"])
+        assert row["peers"] == {}
+    layer = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96 + 2 * 64  # parameters of attention, feed-forward and two norms
+    cached = 2 * 2 * 32 * (9 + 40 // 2)  # keys and values, on average with half of the answer
+    assert [rows[place]["bytes"] for place in (0, 2)] == [
+        size * (2 * layer + 64 + 160 * 64 + cached) for size in (2, 4)
+    ]  # fmt: skip
     assert value["environment"]["dtype"] == "bfloat16,float32"
     assert {path.name for path in tmp_path.iterdir()} == {"generate.json", "generate.md", "generate.png"}
 
@@ -61,6 +71,13 @@ def test_acceptance_makes_tau() -> None:
         assert sum(share**depth for depth in range(5)) == pytest.approx(tau, abs=1e-6)
 
 
+def test_bandwidth_is_that_of_the_fastest_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = iter([0.0, 4.0, 10.0, 12.0] + [20.0, 25.0] * (3 * bandwidth.ROUNDS))
+    monkeypatch.setattr(bandwidth, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
+    assert bandwidth.bandwidth(torch.device("cpu")) == 2**20 / 2
+    assert bandwidth.bandwidth_note(torch.device("cpu"), 3e10) == "memory is read at 30 GB/s here"
+
+
 def test_agreement_ends_at_first_difference() -> None:
     assert agreed(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 9, 4, 5])) == 2
 
@@ -69,7 +86,7 @@ def test_other_tokens_and_a_slow_baseline_end_it(monkeypatch: pytest.MonkeyPatch
     planted = {
         **{f"{name}_seconds": {"median": 1.0, "low": 1.0, "high": 1.0} for name in ("plain", "generate", "drafted")},
         **{name: {"median": 9.0, "low": 9.0, "high": 9.0} for name in ("plain_over_generate", "S")},
-        "tau": 4.0, "efficiency": 9 / 4, "baseline": "ar", "identical": False, "agree": 0,
+        "tau": 4.0, "efficiency": 9 / 4, "baseline": "ar", "identical": False, "agree": 0, "peers": {},
     }  # fmt: skip
     monkeypatch.setattr(generate, "measure_shape", lambda *_: planted)
     monkeypatch.setattr(baseline, "NOISE", 1.05)
