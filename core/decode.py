@@ -260,6 +260,9 @@ def decode_step(method: Method, batch: Batch) -> StepResult:
         method.node_budget.observe(readback.num_scored, pass_seconds(batch) - seconds_before, num_accepted, num_rows)
     batch.timer.end_phase("rest")
     seconds = batch.timer.decode_seconds - decode_seconds_before
+    if method.pass_times is not None:
+        overhead = seconds - (batch.timer.seconds["score"] - score_seconds_before)
+        method.pass_times.observe_overhead(readback.num_scored, overhead)
     cost = PassCost(num_rows, readback.num_scored, sum(result.num_committed), seconds)
     method.drafter.record(batch.drafter_state, cost)
     remove_requests(batch, {request: batch.requests[request].finish for request in result.ended_requests})

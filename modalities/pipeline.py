@@ -233,8 +233,7 @@ class Pipeline(ABC):
         """Build a method on the target, with its drafter and its verifier."""
         target = self.target(guided)
         drafter, verifier = self.registry.build(spec, self.method_context(target))
-        times, _ = self._sizes.get(spec.drafter.name, (None, None))
-        sized_by = times if times is not None and times.has_measurement else None
+        sized_by, _ = self._sizes.get(spec.drafter.name, (None, None))
         guarantee = self.effective_guarantee(verifier.guarantee, target)
         threads = self.thread_tuner(guided)
         budget = self.node_budget(guided) if verifier.guarantee == "identical" else None
@@ -398,7 +397,7 @@ class Pipeline(ABC):
             # over all prompts, the longer one gains much where guesses are easy and loses little elsewhere.
             self._sizes[method] = times, BatchAwareDraftSize(
                 taus, times.single_sequence_latency, times.batch_latency, times.sequence_seconds,
-                prefers_larger=method in WINDOWED_METHODS,
+                prefers_larger=method in WINDOWED_METHODS, overhead_seconds=times.overhead_seconds,
             )  # fmt: skip
         return self._sizes[method][1]
 

@@ -32,7 +32,8 @@ def environment(device: torch.device | str, dtype: torch.dtype | str) -> dict[st
         "python": platform.python_version(), "torch": torch.__version__,
         "transformers": metadata.version("transformers"),
         "machine": accelerator() if str(device).startswith("cuda") else cpu(), "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(), "cpu_passes": cpu_passes(), "device": str(device), "dtype": str(dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(), "cpu_passes": cpu_passes(), "device": str(device),
+        "dtype": str(dtype).removeprefix("torch."),
         "load": load(),
     }  # fmt: skip
 

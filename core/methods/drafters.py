@@ -121,8 +121,7 @@ def window_params(window: int | BatchAwareDraftSize) -> dict[str, Any]:
     """Return a Jacobi drafter's `window`, and its `window_for_batch` if the window was tuned by batch size."""
     if not isinstance(window, BatchAwareDraftSize):
         return {"window": window}
-    # where even a sequence alone is decoded faster without guesses, there are none in batches either
-    return {"window": max(1, window.single_sequence_size), "window_for_batch": window}
+    return {"window": max(1, window.largest_size), "window_for_batch": window}
 
 
 def build_local_refinement(context: MethodContext, values: ParamValues) -> Drafter:
@@ -236,7 +235,7 @@ def build_static_tree_drafter(
     max_depth, nodes = min(model.num_positions, values["depth"]), values["nodes"]
     if isinstance(nodes, BatchAwareDraftSize):
         tree_shape: StaticTree = BatchScaledTree(
-            max_depth, nodes.single_sequence_size, acceptance_by_rank, nodes_for_batch=nodes
+            max_depth, nodes.largest_size, acceptance_by_rank, nodes_for_batch=nodes
         )
     else:
         tree_shape = StaticTree(max_depth, nodes, acceptance_by_rank)

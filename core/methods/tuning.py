@@ -11,13 +11,13 @@ from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.tree.shapes import StaticTree, node_probs
+from polydraft.core.methods.budget import PassLatency
 from polydraft.core.sampling.noise import gumbel_from_keys, row_keys
 from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.core.tokens import expand_batch
@@ -156,6 +156,7 @@ class PassTimes:
         self._sequence_seconds: float | None = None  # see `sequence_seconds`; None: not measured yet
         self._ratios: deque[float] = deque(maxlen=NUM_CHECKED_PASSES)  # measured over expected seconds of recent passes
         self.contradictions = 0  # passes in a row whose recent median contradicts the measurement
+        self._overhead = PassLatency()  # of steps beside their pass, by number of scored positions
 
     @property
     def has_measurement(self) -> bool:
@@ -199,6 +200,14 @@ class PassTimes:
             self._sequence_seconds = max(0.0, timing.seconds[0] - one_sequence) / (NUM_TIMED_SEQUENCES - 1)
         return self._sequence_seconds
 
+    def observe_overhead(self, positions: int, seconds: float) -> None:
+        """Record what a step of so many scored positions took beside its pass: drafting, verification, the host."""
+        self._overhead.observe(positions, seconds)
+
+    def overhead_seconds(self, positions: int) -> float:
+        """Return what a step of so many scored positions takes beside its pass; 0 before there was one."""
+        return self._overhead.estimate(positions) if self._overhead.is_known else 0.0
+
     def observe(self, nodes: int, seconds: float, num_sequences: int = 1) -> None:
         """Compare the `seconds` of a pass over one more than `nodes` positions with the measurement, if there is one.
 
@@ -219,6 +228,7 @@ class PassTimes:
 
 
 EQUAL_RATE = 0.98  # share of the best rate from which rates count as equal: smaller differences are noise
+SIZE_STEPS = 16  # steps after which sizes are chosen anew
 LARGER_RATE = 0.97  # share of the best rate from which a larger size is preferred, where `prefers_larger`
 
 
@@ -253,15 +263,28 @@ class BatchAwareDraftSize:
     batch_latency: Callable[[], Mapping[int, float]]
     sequence_seconds: Callable[[], float] = lambda: 0.0  # that every further sequence of a pass costs by itself
     prefers_larger: bool = False  # whether of sizes of nearly equal speed the largest is chosen
-    size_by_num_sequences: dict[int, int] = field(default_factory=dict)  # cached results for batches
+    # what a step takes beside its pass, by number of scored positions, learned from steps; if much, long drafts pay
+    overhead_seconds: Callable[[int], float] = lambda positions: 0.0
+    size_by_num_sequences: dict[int, int] = field(default_factory=dict)  # results of the last SIZE_STEPS steps
+    num_steps: int = 0
 
-    @cached_property
+    @property
+    def largest_size(self) -> int:
+        """Largest draft size that may ever be chosen."""
+        return max(self.tau_by_draft_size)
+
+    @property
     def single_sequence_size(self) -> int:
         """Draft size of a sequence that is decoded alone; batches never use a larger one."""
-        return self.best_for(self.tau_by_draft_size, self.single_sequence_latency())
+        if 1 not in self.size_by_num_sequences:
+            self.size_by_num_sequences[1] = self.best_for(self.tau_by_draft_size, self.single_sequence_latency())
+        return self.size_by_num_sequences[1]
 
     def __call__(self, num_sequences: int) -> int:
         """Return the number of draft nodes per sequence where `num_sequences` sequences share a pass."""
+        self.num_steps += 1
+        if self.num_steps % SIZE_STEPS == 0:
+            self.size_by_num_sequences.clear()
         if num_sequences <= 1:
             return self.single_sequence_size
         if num_sequences not in self.size_by_num_sequences:
@@ -283,12 +306,14 @@ class BatchAwareDraftSize:
             seconds (Mapping[int, float]): Seconds of a pass of one sequence by its number of draft nodes.
             num_sequences (int): Sequences in the pass.
         """
+        further = (num_sequences - 1) * self.sequence_seconds() if num_sequences > 1 else 0.0
         # The pass scores a root and `count` draft nodes per sequence. `seconds` is indexed by the draft nodes in a pass
         # of one sequence, which leave out its root, so one root is not counted.
-        costs = {count: interpolate_latency(seconds, num_sequences * (count + 1) - 1) for count in tau_by_draft_size}
-        if num_sequences > 1:
-            further = (num_sequences - 1) * self.sequence_seconds()
-            costs = {count: cost + further for count, cost in costs.items()}
+        positions = {count: num_sequences * (count + 1) for count in tau_by_draft_size}
+        costs = {
+            count: interpolate_latency(seconds, scored - 1) + further + self.overhead_seconds(scored)
+            for count, scored in positions.items()
+        }
         return best_draft_size(tau_by_draft_size, costs, self.prefers_larger)
 
 

@@ -131,7 +131,14 @@ class NativeLayers:
         """Take over the packed weights of a transformers backbone, `groups` of four by layer (see `linear_groups`)."""
         self.backbone, self.groups, self.sizes = backbone, groups, sizes
         self.trainable = [group for layer in groups for group in layer if group.trainable_parameters]
-        self.decoder = self.build()
+        norms = [module for layer in backbone.layers for module in norm_modules(layer)] + [backbone.norm]
+        parameters = (parameter for norm in norms if norm is not None for parameter in norm.parameters())
+        self.trainable_norms = [parameter for parameter in parameters if parameter.requires_grad]
+        self.decoder, self.norm_versions = self.build(), self.versions()
+
+    def versions(self) -> list[int]:
+        """Return the version counters of all trainable parameters of norms; an update changes them."""
+        return [parameter._version for parameter in self.trainable_norms]
 
     @staticmethod
     def from_backbone(backbone: Any) -> NativeLayers | None:
@@ -161,17 +168,22 @@ class NativeLayers:
         parts = []
         for layer, groups in zip(self.backbone.layers, self.groups, strict=True):
             weights = LayerWeights(*(group.current_weight() for group in groups))  # type: ignore[arg-type]
-            attn = layer.self_attn
-            norms = layer.input_layernorm, layer.post_attention_layernorm
-            parts.append(LayerParts(weights, *norms, getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)))
+            parts.append(LayerParts(weights, *norm_modules(layer)))
         return NativeDecoder(parts[0].weights.qkv.library, self.sizes, parts, self.backbone.norm)
 
     def __call__(self, hidden: Tensor, angles: RotaryAngles, cache: Any, mask: Tensor) -> Tensor:
         """Run all layers and the final norm; the arguments are those of `FusedDecoderLayer`."""
-        if any(group.is_stale() for group in self.trainable):
-            self.decoder = self.build()
+        if any(group.is_stale() for group in self.trainable) or self.norm_versions != self.versions():
+            self.decoder, self.norm_versions = self.build(), self.versions()
         cosines, sines = (values[:, :, 0] for values in angles)
         return self.decoder(hidden, cosines, sines, cache, mask)
+
+
+def norm_modules(layer: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the norms of a decoder layer: before attention, before the MLP, of queries and of keys; None if absent."""
+    attn = layer.self_attn
+    query_norm, key_norm = getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)
+    return layer.input_layernorm, layer.post_attention_layernorm, query_norm, key_norm
 
 
 def linear_groups(layer: Any) -> list[PackedLinearGroup | None]:

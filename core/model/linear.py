@@ -53,9 +53,13 @@ class PackedLinearGroup:
         self.weight, self.packed_versions = pack_weights(weights, biases), self.weight_versions()
 
     def weight_versions(self) -> list[tuple[int, torch.dtype]]:
-        """Return version counter and dtype of every trainable weight; they change when it is updated or converted."""
-        weights = [parameters["weight"] for parameters in self.trainable_parameters]
-        return [(weight._version, weight.dtype) for weight in weights]  # type: ignore[union-attr]
+        """Return version counter and dtype of every trainable weight and bias; updates and conversions change them."""
+        return [
+            (parameter._version, parameter.dtype)
+            for parameters in self.trainable_parameters
+            for parameter in parameters.values()
+            if parameter is not None
+        ]
 
     def drop_unpacked(self) -> None:
         """Free the members' unpacked weights, unless one of them is trainable; only the packed copy is left."""

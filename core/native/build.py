@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,10 +41,10 @@ def source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def find_compiler() -> str | None:
-    """Return the C compiler that `CC` names, or the first one that is installed; None if there is none."""
-    names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang", "cc"]
-    return next((path for name in names if (path := shutil.which(name))), None)
+def find_compiler() -> list[str]:
+    """Return the command of the C compiler that `CC` names, or of the first one installed; empty if there is none."""
+    commands = [shlex.split(os.environ["CC"])] if os.environ.get("CC") else [["gcc"], ["clang"], ["cc"]]
+    return next((command for command in commands if command and shutil.which(command[0])), [])
 
 
 def build(library: Path = LIBRARY, extra_flags: tuple[str, ...] = ()) -> str:
@@ -59,25 +60,28 @@ def build(library: Path = LIBRARY, extra_flags: tuple[str, ...] = ()) -> str:
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         return f"it is for Linux on x86-64, and this is {sys.platform} on {platform.machine()}"
     compiler = find_compiler()
-    if compiler is None:
+    if not compiler:
         return "no C compiler was found when the package was installed"
     with tempfile.TemporaryDirectory() as folder:
         objects = {name: str(Path(folder) / f"{name}.o") for name in INSTRUCTION_SETS}
         compiling = [
-            start([compiler, *FLAGS, *INSTRUCTION_SETS[name], *extra_flags, f"-DINSTRUCTION_SET={name}", "-c",
+            start([*compiler, *FLAGS, *INSTRUCTION_SETS[name], *extra_flags, f"-DINSTRUCTION_SET={name}", "-c",
                    str(SOURCE / "library.c"), "-o", target])
             for name, target in objects.items()
         ]  # fmt: skip
         digest = Path(folder) / "digest.c"
         digest.write_text(f'const char source_digest[] = "{source_digest()}";\n')
         linked = str(Path(folder) / library.name)
-        link = [compiler, "-shared", "-fPIC", *extra_flags, *objects.values(), str(digest), "-lm", "-o", linked]
+        link = [*compiler, "-shared", "-fPIC", *extra_flags, *objects.values(), str(digest), "-lm", "-o", linked]
         # all compilers end before the folder is removed, also where one fails
         reasons = [reason for process in compiling if (reason := wait_for(process))]
         if reason := (reasons or [wait_for(start(link))])[0]:
             return reason
-        shutil.copyfile(linked, partial := library.with_suffix(f".{os.getpid()}"))
-        partial.replace(library)  # a process that has the old one open keeps it
+        try:
+            shutil.copyfile(linked, partial := library.with_suffix(f".{os.getpid()}"))
+            partial.replace(library)  # a process that has the old one open keeps it
+        except OSError as error:
+            return f"it cannot be written ({error})"
     return ""
 
 

@@ -50,7 +50,7 @@ class LevelShape:
 
 @dataclass(frozen=True)
 class ChildTerms:
-    """What turns the heads' logits into scores of children: `logits * factors + biases`."""
+    """Factors and biases that turn the heads' logits into scores of children: `logits * factors + biases`."""
 
     factors: Tensor  # [B] float32
     biases: Tensor  # [B, levels, V] float32, expanded from one row or level where they are equal

@@ -25,6 +25,7 @@ from polydraft.core.native.build import LIBRARY, SOURCE, source_digest
 VARIABLE = "POLYDRAFT_NATIVE"
 PANEL = 32  # outputs of a panel, and what inputs are padded to a multiple of
 ALIGNMENT = 64
+MAX_THREADS = 256  # that a stage's units are shared out to
 SMALL_WORK = 1 << 18  # multiplications that take one thread about as long as to wake the others
 OPENMP = "libgomp.so.1"  # which torch brings and has loaded
 
@@ -112,7 +113,7 @@ class Library:
 
         Bits do not depend on it.
         """
-        return torch.get_num_threads() if work > SMALL_WORK and self.openmp.parallel else 1
+        return min(torch.get_num_threads(), MAX_THREADS) if work > SMALL_WORK and self.openmp.parallel else 1
 
 
 def library() -> Library | None:

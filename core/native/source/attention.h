@@ -121,7 +121,7 @@ INLINE void softmax(float *scores, int end, const Head *head, int position) {
     for (int slot = 0; slot < end; slot += LANES) {
         Floats score = load(scores + slot) + load_as(head->mask, line + slot, head->is_bf16);
         store(scores + slot, score);
-        most = maximum(most, score);
+        most = maximum(score, most);  // of NaN and another number the second
     }
     float largest = max_lane(most);
     for (int slot = 0; slot < end; slot += LANES) {

@@ -168,6 +168,12 @@ INLINE void rotate(const Norm *norm, const float *from, int dim, const float *co
     for (int i = 0; i < dim; i++) to[i] = head[i] * cosines[i] + head[i < half ? i + half : i - half] * sines[i];
 }
 
+// Write a number, 0 if it is not finite or rounded to infinity.
+INLINE void write_finite(void *to, size_t index, float value, int is_bf16) {
+    float stored = is_bf16 ? widen(narrow(value)) : value;
+    write_as(to, index, isfinite(stored) ? stored : 0.0f, is_bf16);
+}
+
 // Write the keys and values of a row's new positions to the cache, 0 for what is not finite: a masked slot must add 0.
 static void store_keys(Run *run, int index, int row, int kv_head) {
     const Decoder *decoder = run->decoder;
@@ -184,8 +190,8 @@ static void store_keys(Run *run, int index, int row, int kv_head) {
         rotate(&layer->key_norm, line + key_column + kv_head * dim, dim, pass->cosines + token * dim,
                pass->sines + token * dim, key);
         for (int i = 0; i < dim; i++) {
-            write_as(pass->keys[index], to + i, isfinite(key[i]) ? key[i] : 0.0f, decoder->is_bf16);
-            write_as(pass->values[index], to + i, isfinite(value[i]) ? value[i] : 0.0f, decoder->is_bf16);
+            write_finite(pass->keys[index], to + i, key[i], decoder->is_bf16);
+            write_finite(pass->values[index], to + i, value[i], decoder->is_bf16);
         }
     }
 }

@@ -43,7 +43,7 @@ INLINE Floats broadcast(float v) {  // not `value + (Floats){0}`, an addition th
 #endif
 }
 
-// Return the larger of two values, lane by lane.
+// Return the larger of two values, lane by lane; the second if one of them is NaN.
 INLINE Floats maximum(Floats a, Floats b) {
     Ints larger = a > b;
     return (Floats)(((Ints)a & larger) | ((Ints)b & ~larger));

@@ -13,7 +13,10 @@ from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMet
 from polydraft.core.methods.registry import build, methods, parse
 from polydraft.core.methods.spec import MethodContext
 from polydraft.core.methods.tuning import (
+    SIZE_STEPS,
     BatchAwareDraftSize,
+    PassTimes,
+    Timing,
     best_draft_size,
     expected_tau_by_nodes,
     median_pass_seconds,
@@ -90,6 +93,26 @@ def test_draft_size_includes_cost_of_sequences():
 
     cheap, dear = (BatchAwareDraftSize(taus, lambda: {0: 1.0, 4: 1.0}, seconds, lambda s=s: s) for s in (0.0, 4.0))
     assert (cheap(4), dear(4)) == (0, 2)
+
+
+def test_drafts_are_longer_where_steps_cost_much():
+    """Check that sizes follow what steps show, after some of them."""
+    taus, latency = {0: 1.0, 2: 2.0, 8: 3.0}, {0: 1.0, 8: 4.0}
+    times = PassTimes(lambda nodes, rows: Timing(latency, True), (0, 8), (0, 8))
+    sized = BatchAwareDraftSize(
+        taus, times.single_sequence_latency, times.batch_latency, overhead_seconds=times.overhead_seconds
+    )
+    assert sized(1) == 2
+    for _ in range(SIZE_STEPS):
+        times.observe_overhead(3, 6.0)
+        times.observe_overhead(9, 6.3)
+        size = sized(1)
+    assert size == 8
+    for _ in range(200):  # drafting that costs more the longer it is pays less
+        times.observe_overhead(3, 1.0)
+        times.observe_overhead(9, 7.0)
+        size = sized(1)
+    assert size < 8
 
 
 def test_larger_nearly_equal_size_is_preferred():

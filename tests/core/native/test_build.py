@@ -13,7 +13,7 @@ import pytest
 from polydraft.core.native import build as building
 from polydraft.core.native.build import FLAGS, INSTRUCTION_SETS, build, find_compiler, source_digest
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(not find_compiler(), reason="there is no C compiler")
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_build_replaces_the_library_whole(tmp_path: Path) -> None:
 def test_build_without_compiler_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    assert find_compiler() is None and "no C compiler" in build(tmp_path / "libdecoder.so")
+    assert not find_compiler() and "no C compiler" in build(tmp_path / "libdecoder.so")
     monkeypatch.setenv("CC", "no-such-compiler")
     assert "no C compiler" in build(tmp_path / "libdecoder.so")
     assert os.listdir(tmp_path) == []
@@ -64,7 +64,7 @@ def test_build_with_failing_compiler_keeps_the_library(
 @needs_compiler
 def test_build_with_failing_linker_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "compiler"
-    compiler.write_text(f'#!/bin/sh\ncase "$*" in *-shared*) exit 1;; esac\nexec {find_compiler()} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *-shared*) exit 1;; esac\nexec {find_compiler()[0]} "$@"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     assert build(tmp_path / "libdecoder.so") == "the C compiler failed: no message"

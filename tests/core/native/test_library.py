@@ -146,7 +146,6 @@ def test_doctor_reports_one_thread_without_openmp(fastest, monkeypatch):
     assert "on one thread" in doctor.check_native().detail
 
 
-@pytest.mark.xfail(reason="the number of threads is not limited", strict=True)
 def test_threads_are_no_more_than_a_team_holds(fastest, monkeypatch):
     """MAX_THREADS of team.h; large machines have more."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1000)

@@ -20,9 +20,9 @@ LIMIT = 600  # seconds, far above what a run takes
 def find_runtime(name: str) -> str | None:
     """Return the file of a sanitizer's runtime that the compiler brings, None if there is none."""
     compiler = find_compiler()
-    if compiler is None:
+    if not compiler:
         return None
-    found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+    found = subprocess.run([*compiler, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
     return found if os.path.isabs(found) else None
 
 
@@ -46,17 +46,17 @@ def run_sanitized(folder: Path, monkeypatch: pytest.MonkeyPatch, names: list[str
     )
     command = [sys.executable, "-c", program, str(library), str(passes), *names]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-4000:]
-    return said
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed[-4000:]
+    return printed
 
 
 def test_random_shapes_stay_inside_buffers(tmp_path, monkeypatch):
-    said = run_sanitized(tmp_path, monkeypatch, list(supported_instruction_sets()[:1]), passes=4)
-    assert "AddressSanitizer" not in said and "runtime error" not in said, said[-4000:]
+    printed = run_sanitized(tmp_path, monkeypatch, list(supported_instruction_sets()[:1]), passes=4)
+    assert "AddressSanitizer" not in printed and "runtime error" not in printed, printed[-4000:]
 
 
 @pytest.mark.thorough
 def test_random_shapes_of_every_set_stay_inside_buffers(tmp_path, monkeypatch):
-    said = run_sanitized(tmp_path, monkeypatch, list(supported_instruction_sets()), passes=40)
-    assert "AddressSanitizer" not in said and "runtime error" not in said, said[-4000:]
+    printed = run_sanitized(tmp_path, monkeypatch, list(supported_instruction_sets()), passes=40)
+    assert "AddressSanitizer" not in printed and "runtime error" not in printed, printed[-4000:]

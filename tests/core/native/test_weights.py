@@ -22,7 +22,7 @@ every_set = pytest.mark.parametrize("name", INSTRUCTION_SETS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 
-def chosen(libraries: dict[str, Library], name: str) -> Library:
+def select_library(libraries: dict[str, Library], name: str) -> Library:
     """Return the functions of an instruction set."""
     if name not in libraries:
         pytest.skip(f"this processor has no {name}")
@@ -52,7 +52,7 @@ def exact_product(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tup
 def test_product_equals_float64(libraries, name, dtype, inputs, outputs, has_bias, rows, count, seed):
     torch.manual_seed(seed)
     weights, biases = random_layers(inputs, outputs, has_bias, dtype)
-    packed, x = PanelWeight(chosen(libraries, name), weights, biases), torch.randn(rows, inputs).to(dtype)
+    packed, x = PanelWeight(select_library(libraries, name), weights, biases), torch.randn(rows, inputs).to(dtype)
     with threads(count):
         output = packed.product(x)
     expected, size = exact_product(x, weights, biases)
@@ -74,7 +74,7 @@ def test_product_bits_are_independent_of_rows_and_threads(
 ):
     """Terms cancel, so that sums in another order show."""
     torch.manual_seed(seed)
-    packed = PanelWeight(chosen(libraries, name), *random_layers(inputs, outputs, has_bias, dtype))
+    packed = PanelWeight(select_library(libraries, name), *random_layers(inputs, outputs, has_bias, dtype))
     x = 100 * torch.randn(70, inputs).to(dtype)
     with threads(1):
         whole = packed.product(x)
@@ -93,7 +93,7 @@ def test_product_of_every_block_size_is_right(libraries, name, dtype, rows):
     torch.manual_seed(rows)
     for outputs in (32, 64, 96, 128, 160):
         weights, _ = random_layers(64, [outputs], False, dtype)
-        packed, x = PanelWeight(chosen(libraries, name), weights), torch.randn(rows, 64).to(dtype)
+        packed, x = PanelWeight(select_library(libraries, name), weights), torch.randn(rows, 64).to(dtype)
         expected, size = exact_product(x, weights, [])
         allowed = 1e-5 * size + (2**-8 * expected.abs() if dtype == torch.bfloat16 else 0)
         with threads(1):
@@ -104,7 +104,7 @@ def test_product_of_every_block_size_is_right(libraries, name, dtype, rows):
 def test_product_converts_and_reads_any_layout(libraries, name):
     torch.manual_seed(0)
     for dtype in DTYPES.values():
-        packed = PanelWeight(chosen(libraries, name), *random_layers(40, [33, 7], True, dtype))
+        packed = PanelWeight(select_library(libraries, name), *random_layers(40, [33, 7], True, dtype))
         x = torch.randn(40, 3, 5)
         expected = packed.product(x.to(dtype).permute(1, 2, 0).contiguous())
         for given_dtype in (torch.float32, torch.float64):
@@ -119,7 +119,7 @@ def test_product_converts_and_reads_any_layout(libraries, name):
 @every_set
 def test_product_keeps_nan_in_its_row(libraries, name, dtype):
     torch.manual_seed(0)
-    packed = PanelWeight(chosen(libraries, name), *random_layers(50, [70], True, dtype))
+    packed = PanelWeight(select_library(libraries, name), *random_layers(50, [70], True, dtype))
     x = torch.randn(20, 50).to(dtype)
     expected, broken = packed.product(x), torch.arange(20) % 5 == 2
     x[broken, 7], x[12, 9] = torch.nan, torch.inf
@@ -130,7 +130,7 @@ def test_product_keeps_nan_in_its_row(libraries, name, dtype):
 @every_set
 def test_product_without_openmp_has_the_same_bits(libraries, name):
     torch.manual_seed(0)
-    library, layers = chosen(libraries, name), random_layers(64, [200], True, torch.bfloat16)
+    library, layers = select_library(libraries, name), random_layers(64, [200], True, torch.bfloat16)
     alone, x = replace(library, openmp=OpenMP()), torch.randn(30, 64).bfloat16()
     assert not alone.has_threads and alone.num_threads(10**9) == 1
     assert torch.equal(PanelWeight(alone, *layers).product(x), PanelWeight(library, *layers).product(x))
