@@ -25,6 +25,7 @@ settings.load_profile("untimed")
 gc.disable()  # Until everything is imported, none of which becomes garbage.
 
 
+FIXED_OVERHEAD = 0.0005  # seconds that a step takes beside its pass
 LONG_FILES = ("tests/test_packaging.py", "tests/apps/ui/", "tests/apps/server/", "tests/apps/bench/", "tests/core/")
 
 
@@ -46,7 +47,7 @@ def passes_of_fixed_cost() -> Iterator[None]:
     from polydraft.core.drafters.auto.drafter import AutoDrafter
     from polydraft.core.drafters.base import PassCost
     from polydraft.core.methods.budget import NodeBudget
-    from polydraft.core.methods.tuning import Timing
+    from polydraft.core.methods.tuning import PassTimes, Timing
     from polydraft.modalities import pipeline
 
     def fixed_seconds(nodes: int) -> float:
@@ -67,7 +68,13 @@ def passes_of_fixed_cost() -> Iterator[None]:
     def record_fixed(drafter: AutoDrafter, drafter_state: Any, cost: PassCost) -> None:
         record(drafter, drafter_state, replace(cost, seconds=fixed_seconds(cost.num_scored)))
 
+    observe_overhead = PassTimes.observe_overhead
+
+    def observe_fixed_overhead(times: PassTimes, positions: int, seconds: float) -> None:
+        observe_overhead(times, positions, FIXED_OVERHEAD)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PassTimes, "observe_overhead", observe_fixed_overhead)
         patch.setattr(pipeline, "time_passes", time_passes)
         patch.setattr(NodeBudget, "observe", observe_fixed)
         patch.setattr(AutoDrafter, "record", record_fixed)

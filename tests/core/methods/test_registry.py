@@ -10,13 +10,12 @@ import torch
 
 from polydraft.core.drafters.network.draft_model import DraftModel
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
+from polydraft.core.methods.budget import PassLatency
 from polydraft.core.methods.registry import build, methods, parse
 from polydraft.core.methods.spec import MethodContext
 from polydraft.core.methods.tuning import (
     SIZE_STEPS,
     BatchAwareDraftSize,
-    PassTimes,
-    Timing,
     best_draft_size,
     expected_tau_by_nodes,
     median_pass_seconds,
@@ -97,20 +96,17 @@ def test_draft_size_includes_cost_of_sequences():
 
 def test_drafts_are_longer_where_steps_cost_much():
     """Check that sizes follow what steps show, after some of them."""
-    taus, latency = {0: 1.0, 2: 2.0, 8: 3.0}, {0: 1.0, 8: 4.0}
-    times = PassTimes(lambda nodes, rows: Timing(latency, True), (0, 8), (0, 8))
-    sized = BatchAwareDraftSize(
-        taus, times.single_sequence_latency, times.batch_latency, overhead_seconds=times.overhead_seconds
-    )
-    assert sized(1) == 2
+    taus, latency, overhead = {0: 1.0, 2: 2.0, 8: 3.0}, {0: 1.0, 8: 4.0}, PassLatency()
+    assert BatchAwareDraftSize(taus, lambda: latency, lambda: latency)(1) == 2
+    sized = BatchAwareDraftSize(taus, lambda: latency, lambda: latency, overhead_seconds=overhead.estimate)
     for _ in range(SIZE_STEPS):
-        times.observe_overhead(3, 6.0)
-        times.observe_overhead(9, 6.3)
+        overhead.observe(3, 6.0)
+        overhead.observe(9, 6.3)
         size = sized(1)
     assert size == 8
     for _ in range(200):  # drafting that costs more the longer it is pays less
-        times.observe_overhead(3, 1.0)
-        times.observe_overhead(9, 7.0)
+        overhead.observe(3, 1.0)
+        overhead.observe(9, 7.0)
         size = sized(1)
     assert size < 8
 

@@ -65,7 +65,7 @@ def test_passes_of_two_threads_never_overlap(pipe: VLMPipeline, monkeypatch: pyt
     monkeypatch.setattr(kind, "score", watched)
     with ThreadPoolExecutor(1) as pool:
         assert [answer(pipe, 1), others[0].result(LONG)] == alone
-    assert len(overlaps) > 4 and not any(overlaps)
+    assert len(overlaps) > 2 and not any(overlaps)
 
 
 def test_concurrent_threads_answer_as_alone(pipe: VLMPipeline) -> None:
