@@ -70,9 +70,9 @@ SECTIONS = (
     Section(
         name="engine",
         title="The engine",
-        description="Random weights in the shape of SmolVLM's language model (30 layers, 576 wide, 49,280 token ids), "
-        "milliseconds per token; drafts are trees of 12 nodes with prescribed acceptance.",
-        command="bench generate --shape smolvlm --prompts 80,800,3000 --tokens 32 --repeats 3",
+        description="Random weights in the shape of SmolLM2-135M (30 layers, 576 wide, 49,152 token ids), milliseconds "
+        "per token; drafts are trees of 12 nodes with prescribed acceptance.",
+        command="bench generate --shape smollm2-135m --prompts 80,800 --tokens 32 --repeats 3 --peers",
         output="generate",
     ),
     Section(
