@@ -122,7 +122,7 @@ def random_pass(kind: str, first_row: int, rows: int, num_new: int, view_len: in
                 depth[row, node] = depth[row, parent] + 1
                 visible[row, node] |= visible[row, parent]
             visible[row, node, slots[row, node]] = True
-    tokens = torch.randint(0, VOCAB, (rows, num_new))
+    tokens = torch.randint(1, VOCAB, (rows, num_new))  # the embedding of 0, the padding, is zero
     return RandomPass(tokens, prefix + depth, slots, visible, slice(first_row, first_row + rows))
 
 
