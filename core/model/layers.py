@@ -32,12 +32,14 @@ from polydraft.core.native.decoder import (
     LayerWeights,
     NativeDecoder,
     activation_kind,
+    norm_epsilon,
 )
 from polydraft.core.native.library import library
 from polydraft.core.native.weights import PanelWeight
 
 TWIN_SIZES = {"hidden_size": 48, "intermediate_size": 40, "vocab_size": 24}
 TWIN_LENGTH = 9  # positions that a twin is compared on
+NUM_GROUPS = 4  # packed groups of a layer, see `linear_groups`
 BACKBONE_PARTS = ("embed_tokens", "layers", "norm", "rotary_emb")
 TOLERANCE = 1e-5  # norms and angles are computed in float32 whatever the model's dtype
 matches_by_config: dict[str, bool] = {}
@@ -61,7 +63,7 @@ class FusedDecoder:
         self.fused_layers = [FusedDecoderLayer(layer, backbone.config) for layer in backbone.layers]
         self.norm = residual_norm_fn(backbone.norm)
         self.rotary_table: Tensor | None = None  # [slots, 2 * head_dim] cosines and signed sines
-        self.native = NativeLayers.from_backbone(backbone)
+        self.native: NativeLayers | None = None
 
     @staticmethod
     def from_backbone(backbone: Any) -> FusedDecoder | None:
@@ -78,7 +80,10 @@ class FusedDecoder:
         config_key = type(backbone).__name__ + json.dumps(backbone.config.to_dict(), sort_keys=True, default=str)
         if config_key not in matches_by_config:
             matches_by_config[config_key] = matches_backbone(backbone)
-        return decoder if matches_by_config[config_key] else None
+        if not matches_by_config[config_key]:
+            return None
+        decoder.native = NativeLayers.from_backbone(backbone)
+        return decoder
 
     def __call__(self, inputs: Tensor, positions: Tensor, cache: Any, mask: Tensor) -> Tensor:
         """Run all layers on T new positions per cache row, and write their keys and values to the cache.
@@ -143,17 +148,18 @@ class NativeLayers:
     @staticmethod
     def from_backbone(backbone: Any) -> NativeLayers | None:
         """Return the layers of a Llama-style backbone, None if the C library is not used or lacks what they need."""
-        groups = [linear_groups(layer) for layer in backbone.layers]
-        if library() is None or not groups:
+        activation = activation_kind(backbone.layers[0].mlp.act_fn) if len(backbone.layers) else None
+        if library() is None or activation is None:
             return None
-        weights = [[group.weight if group else None for group in layer] for layer in groups]
-        shapes = {
-            tuple((weight.output_sizes[0], weight.num_outputs, weight.inputs) for weight in layer)  # type: ignore[union-attr]
-            for layer in weights
-            if all(isinstance(weight, PanelWeight) for weight in layer)
-        }
-        activation = activation_kind(backbone.layers[0].mlp.act_fn)
-        if len(shapes) != 1 or None in (weight for layer in weights for weight in layer) or activation is None:
+        groups, shapes = [], set()
+        for layer in backbone.layers:
+            packed = [group for group in linear_groups(layer) if group is not None]
+            weights = [group.weight for group in packed if isinstance(group.weight, PanelWeight)]
+            if len(weights) < NUM_GROUPS:
+                return None
+            groups.append(packed)
+            shapes.add(tuple((weight.output_sizes[0], weight.num_outputs, weight.inputs) for weight in weights))
+        if len(shapes) > 1:  # the C library reads sizes once for all layers
             return None
         config, heads, first = backbone.config, AttentionHeads.from_config(backbone.config), backbone.layers[0]
         sizes = DecoderSizes(
@@ -161,7 +167,7 @@ class NativeLayers:
             heads.head_dim, first.mlp.gate_proj.out_features,
             getattr(first.self_attn, "scaling", None) or heads.head_dim**-0.5, activation,
         )  # fmt: skip
-        return NativeLayers(backbone, groups, sizes)  # type: ignore[arg-type]
+        return NativeLayers(backbone, groups, sizes)
 
     def build(self) -> NativeDecoder:
         """Return the decoder with the present weights."""
@@ -377,12 +383,6 @@ def rms_norm_fn(module: Any) -> Norm:
         return torch.layer_norm(torch.cat([hidden, -hidden], -1), doubled_shape, eps=eps)[..., :size] * module.weight
 
     return rms_norm
-
-
-def norm_epsilon(module: Any) -> float:
-    """Return the epsilon of an RMSNorm module."""
-    eps: float = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
-    return eps
 
 
 @torch.inference_mode()

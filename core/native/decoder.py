@@ -93,8 +93,7 @@ class NativeDecoder:
         if module is None or isinstance(module, nn.Identity):
             return Norm(NO_NORM, 0.0, None, None)
         kind = LAYER_NORM if isinstance(module, nn.LayerNorm) else RMS_NORM
-        epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
-        return Norm(kind, epsilon, self.keep(module.weight), self.keep(getattr(module, "bias", None)))
+        return Norm(kind, norm_epsilon(module), self.keep(module.weight), self.keep(getattr(module, "bias", None)))
 
     def keep(self, values: Tensor | None) -> int | None:
         """Return the address of an fp32 copy that lives as long as the decoder."""
@@ -142,3 +141,9 @@ def activation_kind(function: Any) -> int | None:
     if isinstance(function, nn.SiLU | SiLUActivation):
         return SILU
     return GELU_TANH if isinstance(function, GELUTanh | NewGELUActivation) else None
+
+
+def norm_epsilon(module: Any) -> float:
+    """Return the epsilon of a norm module."""
+    eps: float = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+    return eps

@@ -229,8 +229,10 @@ class HydraDrafter(TreeDrafter):
         self, state: BatchState, drafter_state: DrafterCacheState, level_state: HydraLevelState, growth: TreeGrowth
     ) -> tuple[DraftTree, list[TokenDistribution]]:
         """Grow a tree level by level: all levels in one call of the C library where that can be, see `TreeDrafter`."""
+        if self.native is None or not isinstance(growth.shape, StaticTree):
+            return super().grow_tree(state, drafter_state, level_state, growth)
         lm_head, terms = self.target.packed_lm_head(self.draft_head.lm_head), self.child_terms(state, growth)
-        if self.native is None or lm_head is None or terms is None or not isinstance(growth.shape, StaticTree):
+        if lm_head is None or terms is None:
             return super().grow_tree(state, drafter_state, level_state, growth)
         ids, scores = self.native.grow(
             growth.shape.level_shapes, lm_head, level_state.hidden_state[:, :, 0], level_state.projected[:, :, 0], terms
