@@ -69,15 +69,13 @@ static size_t lay_out(const Decoder *decoder, const Pass *pass, char *base, Buff
     size_t tokens = num_tokens(pass), used = 0;
     const Layer *layer = decoder->layers;
     size_t widest = layer->qkv.inputs > layer->output.inputs ? layer->qkv.inputs : layer->output.inputs;
-#define PART(FIELD, BYTES) buffers->FIELD = (void *)(base + used); used += ((size_t)(BYTES) + 63) / 64 * 64
-    PART(hidden, tokens * decoder->hidden * sizeof(float));
-    PART(qkv, tokens * layer->qkv.num_panels * PANEL * sizeof(float));
-    PART(operands, tokens * widest * operand_bytes(decoder->is_bf16));
-    PART(gated, tokens * layer->down.inputs * operand_bytes(decoder->is_bf16));
-    PART(ends, pass->rows * sizeof(int));
+    buffers->hidden = take_part(base, &used, tokens * decoder->hidden * sizeof(float));
+    buffers->qkv = take_part(base, &used, tokens * layer->qkv.num_panels * PANEL * sizeof(float));
+    buffers->operands = take_part(base, &used, tokens * widest * operand_bytes(decoder->is_bf16));
+    buffers->gated = take_part(base, &used, tokens * layer->down.inputs * operand_bytes(decoder->is_bf16));
+    buffers->ends = take_part(base, &used, pass->rows * sizeof(int));
     buffers->scratch_bytes = scratch_bytes(decoder, pass);
-    PART(scratch, buffers->scratch_bytes * pass->num_threads);
-#undef PART
+    buffers->scratch = take_part(base, &used, buffers->scratch_bytes * pass->num_threads);
     return used;
 }
 

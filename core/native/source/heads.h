@@ -46,14 +46,12 @@ static size_t lay_out_heads(const Heads *heads, char *base, HeadsRun *run) {
     size_t items = head_items(heads), used = 0;
     const Matrix *mix = &heads->tree[0].mix;
     size_t widest = mix->inputs > heads->lm_head.inputs ? mix->inputs : heads->lm_head.inputs;
-#define PART(FIELD, BYTES) run->FIELD = (void *)(base + used); used += ((size_t)(BYTES) + 63) / 64 * 64
-    PART(operands, items * widest * operand_bytes(heads->is_bf16));
-    PART(predicted, items * mix->num_panels * PANEL * sizeof(float));
-    PART(logits, items * heads->lm_head.num_panels * PANEL * sizeof(float));
-    PART(terms[0], items * heads->levels * heads->inner * sizeof(float));
-    PART(terms[1], items * heads->levels * heads->inner * sizeof(float));
-    PART(scratch, (size_t)PRODUCT_SCRATCH * heads->num_threads);
-#undef PART
+    run->operands = take_part(base, &used, items * widest * operand_bytes(heads->is_bf16));
+    run->predicted = take_part(base, &used, items * mix->num_panels * PANEL * sizeof(float));
+    run->logits = take_part(base, &used, items * heads->lm_head.num_panels * PANEL * sizeof(float));
+    run->terms[0] = take_part(base, &used, items * heads->levels * heads->inner * sizeof(float));
+    run->terms[1] = take_part(base, &used, items * heads->levels * heads->inner * sizeof(float));
+    run->scratch = take_part(base, &used, (size_t)PRODUCT_SCRATCH * heads->num_threads);
     return used;
 }
 

@@ -37,14 +37,21 @@ static void product_thread(void *data) {
                   run->operands, &sink);
 }
 
+static size_t lay_out_product(const Product *product, char *base, ProductRun *run) {
+    size_t used = 0;
+    run->operands = take_part(base, &used, (size_t)product->rows * product->matrix.inputs * operand_bytes(product->is_bf16));
+    run->scratch = take_part(base, &used, (size_t)PRODUCT_SCRATCH * product->num_threads);
+    return used;
+}
+
 size_t EXPORT(product_bytes)(const Product *product) {
-    return ((size_t)product->rows * product->matrix.inputs * operand_bytes(product->is_bf16) + 63) / 64 * 64
-        + (size_t)PRODUCT_SCRATCH * product->num_threads;
+    ProductRun run;
+    return lay_out_product(product, NULL, &run);
 }
 
 // Run a product in `memory` of `product_bytes` bytes, aligned to 64.
 void EXPORT(run_product)(const Product *product, const OpenMP *openmp, char *memory) {
-    ProductRun run = {.product = product, .openmp = openmp, .operands = memory};
-    run.scratch = memory + ((size_t)product->rows * product->matrix.inputs * operand_bytes(product->is_bf16) + 63) / 64 * 64;
+    ProductRun run = {.product = product, .openmp = openmp};
+    lay_out_product(product, memory, &run);
     start_team(openmp, product->num_threads, product_thread, &run);
 }

@@ -6,6 +6,13 @@
 enum { SILU, GELU_TANH };
 enum { PRODUCT_SCRATCH = 2 * 16 * MAX_GROUP * PANEL * sizeof(float) };  // bytes that every thread of a stage needs
 
+// Take `bytes` of the memory at `base`, of which `used` are taken already; parts begin at multiples of 64.
+INLINE void *take_part(char *base, size_t *used, size_t bytes) {
+    void *part = base + *used;
+    *used += (bytes + 63) / 64 * 64;
+    return part;
+}
+
 // What becomes of the products of a stage.
 typedef struct {
     enum { WRITE, ADD, GATE, EMIT } kind;

@@ -38,14 +38,12 @@ typedef struct {
 
 static size_t lay_out_refinement(const Refinement *r, char *base, RefinementRun *run) {
     size_t items = (size_t)r->rows * (r->window + 1), used = 0;
-#define PART(FIELD, BYTES) run->FIELD = (void *)(base + used); used += ((size_t)(BYTES) + 63) / 64 * 64
-    PART(operands, items * r->mix.inputs * operand_bytes(r->is_bf16));
-    PART(head_operands, items * r->lm_head.inputs * operand_bytes(r->is_bf16));
-    PART(hidden, items * r->inner * sizeof(float));
-    PART(mixed, items * r->mix.num_panels * PANEL * sizeof(float));
-    PART(scores, items * r->lm_head.num_panels * PANEL * sizeof(float));
-    PART(scratch, (size_t)PRODUCT_SCRATCH * r->num_threads);
-#undef PART
+    run->operands = take_part(base, &used, items * r->mix.inputs * operand_bytes(r->is_bf16));
+    run->head_operands = take_part(base, &used, items * r->lm_head.inputs * operand_bytes(r->is_bf16));
+    run->hidden = take_part(base, &used, items * r->inner * sizeof(float));
+    run->mixed = take_part(base, &used, items * r->mix.num_panels * PANEL * sizeof(float));
+    run->scores = take_part(base, &used, items * r->lm_head.num_panels * PANEL * sizeof(float));
+    run->scratch = take_part(base, &used, (size_t)PRODUCT_SCRATCH * r->num_threads);
     return used;
 }
 
