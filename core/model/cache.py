@@ -196,6 +196,9 @@ class KVCache(Cache):
     rope_offsets: Tensor | None  # [live] rotary position minus slot; None where both are equal
     write_rows: slice  # physical rows of the next pass
     write_slots: Tensor  # [rows, N] slots that the next pass writes to
+    # keys and values of the same rows that do not grow, such as a sound's, which all positions also attend to: its
+    # `requested_slots`; None without any
+    cross: KVCache | None = None
 
     def __init__(self, num_layers: int, num_branches: int = 1, view_policy: BlockedViews | None = None) -> None:
         """Create a cache without rows.
@@ -221,6 +224,8 @@ class KVCache(Cache):
         Returns:
             slice: Their physical rows.
         """
+        if self.cross is not None:
+            self.cross.add_rows(num_batch_rows)
         first = self.num_live_rows
         self.num_live_rows += num_batch_rows * self.num_branches
         if self.num_live_rows > self.num_rows:
@@ -242,6 +247,8 @@ class KVCache(Cache):
 
         Batch row i has the physical rows i * num_branches … (i + 1) * num_branches - 1. Storage is not shrunk.
         """
+        if self.cross is not None:
+            self.cross.remove_rows(removal)
         for gap, moved in zip(removal.gaps, removal.moved_rows, strict=True):
             target, source = (slice(row * self.num_branches, (row + 1) * self.num_branches) for row in (gap, moved))
             for layer in self.layers:
@@ -256,6 +263,8 @@ class KVCache(Cache):
     def detach_storage(self) -> None:
         """Drop the storage of a cache without rows, since a captured CUDA graph keeps it for another batch."""
         assert not self.num_live_rows
+        if self.cross is not None:
+            self.cross.detach_storage()
         self.num_rows = self.num_slots = self.requested_slots = 0
         self.addresses = None
         for layer in self.layers:

@@ -145,6 +145,11 @@ class TreeDecoder:
         # 2: keys and values
         return 2 * sum(key_widths[layer_type] for layer_type in layer_types) * self.dtype.itemsize
 
+    @property
+    def kv_bytes_per_row(self) -> int:
+        """Return the bytes that a physical KV cache row takes beside those of its positions."""
+        return 0
+
     def create_cache(self, num_branches: int) -> KVCache:
         """Return a KV cache without rows, for batch rows of `num_branches` guidance branches each."""
         device = next(self.backbone.parameters()).device

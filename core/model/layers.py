@@ -164,8 +164,7 @@ class NativeLayers:
         config, heads, first = backbone.config, AttentionHeads.from_config(backbone.config), backbone.layers[0]
         sizes = DecoderSizes(
             first.mlp.gate_proj.in_features, config.num_attention_heads, config.num_attention_heads // heads.group_size,
-            heads.head_dim, first.mlp.gate_proj.out_features,
-            getattr(first.self_attn, "scaling", None) or heads.head_dim**-0.5, activation,
+            heads.head_dim, getattr(first.self_attn, "scaling", None) or heads.head_dim**-0.5, activation,
         )  # fmt: skip
         return NativeLayers(backbone, groups, sizes)
 
@@ -182,7 +181,7 @@ class NativeLayers:
         if any(group.is_stale() for group in self.trainable) or self.norm_versions != self.versions():
             self.decoder, self.norm_versions = self.build(), self.versions()
         cosines, sines = (values[:, :, 0] for values in angles)
-        return self.decoder(hidden, cosines, sines, cache, mask)
+        return self.decoder(hidden, (cosines, sines), cache, mask)
 
 
 def norm_modules(layer: Any) -> tuple[Any, Any, Any, Any]:

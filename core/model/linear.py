@@ -221,13 +221,19 @@ def prepare_linears(model: nn.Module) -> None:
                     if triton_ops.is_supported_weight(member.weight):
                         member.__class__ = TritonLinear
                 continue
-            group = PackedLinearGroup(members)
-            for index, member in enumerate(members):
-                member.__class__ = PackedLinear
-                member.group, member.index = group, index  # type: ignore[assignment]
+            group = pack_group(members)
             if not is_shared:
                 group.drop_unpacked()
     return_freed_memory()
+
+
+def pack_group(members: list[nn.Linear]) -> PackedLinearGroup:
+    """Make layers that read the same tensor `PackedLinear`s of one group, and return it."""
+    group = PackedLinearGroup(members)
+    for index, member in enumerate(members):
+        member.__class__ = PackedLinear
+        member.group, member.index = group, index  # type: ignore[assignment]
+    return group
 
 
 def build_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:

@@ -1,4 +1,4 @@
-"""Passes of a Llama-style decoder in one call of the C library.
+"""Passes of a pre-norm decoder in one call of the C library: Llama's kind, or one that also attends to fixed keys.
 
 The residual stream and all sums stay in fp32; keys, values and outputs are rounded to the model's dtype. Last bits
 differ from torch's path, which rounds after every operation.
@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import GELUTanh, NewGELUActivation, SiLUActivation
+from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
-from polydraft.core.native.library import Decoder, Layer, Library, Norm, Pass, memory
+from polydraft.core.native.library import Decoder, Layer, Library, Matrix, Norm, Pass, memory
 from polydraft.core.native.weights import PanelWeight
 
 NO_NORM, RMS_NORM, LAYER_NORM = range(3)
-SILU, GELU_TANH = range(2)
+SILU, GELU_TANH, GELU = range(3)
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,22 @@ class LayerWeights:
 
     qkv: PanelWeight
     output: PanelWeight
-    gate_up: PanelWeight
+    up: PanelWeight  # of a gated MLP the gates, then what they are multiplied with
     down: PanelWeight
+    cross_query: PanelWeight | None = None  # of attention to fixed keys, if there is any
+    cross_output: PanelWeight | None = None
 
-    def all(self) -> list[PanelWeight]:
-        """Return all four."""
-        return [self.qkv, self.output, self.gate_up, self.down]
+    def own(self) -> list[PanelWeight]:
+        """Return those that every decoder has."""
+        return [self.qkv, self.output, self.up, self.down]
+
+    def cross(self) -> list[PanelWeight]:
+        """Return those of attention to fixed keys."""
+        return [weight for weight in (self.cross_query, self.cross_output) if weight is not None]
+
+    def count(self) -> int:
+        """Return the number of weights."""
+        return sum(weight.num_weights for weight in self.own() + self.cross())
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class LayerParts:
     mlp_norm: Any
     query_norm: Any  # None if the layer has none, and so for the next
     key_norm: Any
+    cross_norm: Any = None  # before attention to fixed keys
 
 
 @dataclass(frozen=True)
@@ -56,9 +67,9 @@ class DecoderSizes:
     heads: int
     kv_heads: int
     head_dim: int
-    intermediate: int
     scaling: float
     activation: int
+    is_gated: bool = True  # whether the MLP multiplies its activations
 
 
 class NativeDecoder:
@@ -74,19 +85,23 @@ class NativeDecoder:
     def __init__(self, library: Library, sizes: DecoderSizes, layers: Sequence[LayerParts], final_norm: Any) -> None:
         self.library, self.sizes, self.layers = library, sizes, layers
         self.dtype = layers[0].weights.qkv.dtype
-        self.num_weights = sum(weight.num_weights for layer in layers for weight in layer.weights.all())
+        self.num_weights = sum(layer.weights.count() for layer in layers)
         self.kept: list[Tensor] = []  # what the structures point to
         self.structures = (Layer * len(layers))(*map(self.layer_structure, layers))
         self.decoder = Decoder(
-            len(layers), sizes.hidden, sizes.heads, sizes.kv_heads, sizes.head_dim, sizes.intermediate,
-            self.dtype == torch.bfloat16, sizes.activation, sizes.scaling, self.structures,
+            len(layers), sizes.hidden, sizes.heads, sizes.kv_heads, sizes.head_dim,
+            self.dtype == torch.bfloat16, sizes.activation, sizes.is_gated, sizes.scaling, self.structures,
             self.norm_structure(final_norm),
         )  # fmt: skip
 
     def layer_structure(self, layer: LayerParts) -> Layer:
         """Return a layer as the C library reads it."""
         norms = (layer.input_norm, layer.mlp_norm, layer.query_norm, layer.key_norm)
-        return Layer(*map(self.norm_structure, norms), *(weight.matrix for weight in layer.weights.all()))
+        cross = [weight.matrix for weight in layer.weights.cross()] or [Matrix(), Matrix()]
+        return Layer(
+            *map(self.norm_structure, norms), *(weight.matrix for weight in layer.weights.own()),
+            self.norm_structure(layer.cross_norm), *cross,
+        )  # fmt: skip
 
     def norm_structure(self, module: Any) -> Norm:
         """Return a norm as the C library reads it."""
@@ -102,15 +117,19 @@ class NativeDecoder:
         self.kept.append(values.detach().float().contiguous())
         return self.kept[-1].data_ptr()
 
-    def __call__(self, inputs: Tensor, cosines: Tensor, sines: Tensor, cache: Any, mask: Tensor) -> Tensor:
+    def __call__(
+        self, inputs: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Any, mask: Tensor, fixed: Any = None
+    ) -> Tensor:
         """Run all layers on T new positions per cache row, and write their keys and values to the cache.
 
         Args:
             inputs (Tensor): Embeddings `[rows, T, D]`.
-            cosines (Tensor): `[rows, T, head_dim]`.
-            sines (Tensor): `[rows, T, head_dim]`, the first half negated.
+            angles (tuple[Tensor, Tensor] | None): Cosines and sines, the first half of the sines negated,
+                `[rows, T, head_dim]` each; None: queries and keys are not rotated.
             cache (Any): A `KVCache` whose write slots are set.
             mask (Tensor): Result of `attention.fold_gqa_mask`; its first T lines are read.
+            fixed (Any): A `KVCache` of the same rows, whose `requested_slots` all positions also attend to; None:
+                there is none.
 
         Returns:
             Tensor: Hidden states `[rows, T, D]` after the final norm.
@@ -120,15 +139,20 @@ class NativeDecoder:
         outputs = torch.empty_like(inputs)
         if not outputs.numel():
             return outputs
-        angles = [values.float().expand(rows, -1, -1).contiguous() for values in (cosines, sines)]
+        rotation = [values.float().expand(rows, -1, -1).contiguous() for values in angles or ()]
+        angle_addresses = [part.data_ptr() for part in rotation] if rotation else [None, None]
         slots = cache.write_slots.contiguous()
         mask = mask.expand(rows, -1, -1, -1)
         keys, values = cache.storage_addresses(self.sizes.kv_heads, self.sizes.head_dim, self.dtype)
+        fixed_keys: tuple[Any, ...] = (0, 0, None, None)
+        if fixed is not None:
+            addresses = fixed.storage_addresses(self.sizes.kv_heads, self.sizes.head_dim, self.dtype)
+            fixed_keys = fixed.requested_slots, fixed.num_slots, *map(ctypes.addressof, addresses)
         arguments = Pass(
             rows, num_positions, cache.write_rows.start, cache.view_len, cache.num_slots,
             self.library.num_threads(rows * num_positions * self.num_weights),
-            inputs.data_ptr(), *(part.data_ptr() for part in angles), mask.data_ptr(), mask.stride(0), mask.stride(2),
-            slots.data_ptr(), ctypes.addressof(keys), ctypes.addressof(values), outputs.data_ptr(),
+            inputs.data_ptr(), *angle_addresses, mask.data_ptr(), mask.stride(0), mask.stride(2),
+            slots.data_ptr(), ctypes.addressof(keys), ctypes.addressof(values), outputs.data_ptr(), *fixed_keys,
         )  # fmt: skip
         room = memory.address(self.library.pass_bytes(byref(self.decoder), byref(arguments)))
         if self.library.run_pass(byref(self.decoder), byref(arguments), byref(self.library.openmp), room):
@@ -140,6 +164,8 @@ def activation_kind(function: Any) -> int | None:
     """Return the number of an MLP's activation function in the C library, None if it has none like it."""
     if isinstance(function, nn.SiLU | SiLUActivation):
         return SILU
+    if isinstance(function, nn.GELU | GELUActivation) and getattr(function, "approximate", "none") == "none":
+        return GELU
     return GELU_TANH if isinstance(function, GELUTanh | NewGELUActivation) else None
 
 

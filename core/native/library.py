@@ -47,7 +47,8 @@ class Layer(Structure):
 
     _fields_ = [
         ("input_norm", Norm), ("mlp_norm", Norm), ("query_norm", Norm), ("key_norm", Norm),
-        ("qkv", Matrix), ("output", Matrix), ("gate_up", Matrix), ("down", Matrix),
+        ("qkv", Matrix), ("output", Matrix), ("up", Matrix), ("down", Matrix),
+        ("cross_norm", Norm), ("cross_query", Matrix), ("cross_output", Matrix),
     ]  # fmt: skip
 
 
@@ -56,7 +57,7 @@ class Decoder(Structure):
 
     _fields_ = [
         *((name, c_int32) for name in (
-            "num_layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "is_bf16", "activation",
+            "num_layers", "hidden", "heads", "kv_heads", "head_dim", "is_bf16", "activation", "is_gated",
         )),
         ("scaling", c_float), ("layers", POINTER(Layer)), ("final_norm", Norm),
     ]  # fmt: skip
@@ -70,6 +71,7 @@ class Pass(Structure):
         ("inputs", c_void_p), ("cosines", c_void_p), ("sines", c_void_p), ("mask", c_void_p),
         ("mask_row_stride", c_int64), ("mask_stride", c_int64), ("slots", c_void_p), ("keys", c_void_p),
         ("values", c_void_p), ("outputs", c_void_p),
+        ("num_fixed", c_int32), ("fixed_slots", c_int32), ("fixed_keys", c_void_p), ("fixed_values", c_void_p),
     ]  # fmt: skip
 
 

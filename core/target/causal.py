@@ -106,10 +106,14 @@ class CausalTarget:
         """Prepare the model for decoding, in place."""
         self.model, self.num_branches = model.eval(), 2 if guided else 1
         prepare_linears(model)
-        self.config = model.config.get_text_config()
+        self.config = self.decoder_config(model)
         self.network = self.build_decoder(model)
         self.context_len = min(self.network.context_len, context or self.network.context_len)
         self.scale_logits = logit_scaling_fn(self.config)
+
+    def decoder_config(self, model: PreTrainedModel) -> Any:
+        """Return the configuration of the model's decoder."""
+        return model.config.get_text_config()
 
     def build_decoder(self, model: PreTrainedModel) -> TreeDecoder:
         """Return the model's backbone (the model without LM head) as a decoder that can run draft trees."""
@@ -279,7 +283,8 @@ class CausalTarget:
             InvalidArgument: It does not.
         """
         max_len = max(max(map(len, prompt.branch_token_ids)) + prompt.max_new_tokens for prompt in prompts)
-        num_bytes = len(prompts) * self.num_branches * round_up_to_blocks(max_len) * self.network.kv_bytes_per_position
+        row_bytes = round_up_to_blocks(max_len) * self.network.kv_bytes_per_position + self.network.kv_bytes_per_row
+        num_bytes = len(prompts) * self.num_branches * row_bytes
         free_bytes = free_memory_bytes(self.device)  # None: unknown, then nothing is checked
         if free_bytes is not None and num_bytes > free_bytes:
             raise InvalidArgument(

@@ -13,7 +13,7 @@
 typedef struct {
     const void *keys, *values;  // of this row and head, [slots, head_dim]
     int is_bf16, head_dim, padded_dim;
-    const void *mask;  // of this row, additive, a line per position
+    const void *mask;  // of this row, additive, a line per position; NULL: all slots before the end are seen
     size_t mask_stride;
     int num_positions;
 } Head;
@@ -114,12 +114,13 @@ INLINE void mix_values(
         for (int v = 0; v < vectors; v++) store(to + i * to_stride + v * LANES, sums[i][v]);
 }
 
-// Turn the scores of one query into weights, in place.
+// Turn the scores of one query for `end` slots, a multiple of LANES, into weights, in place.
 INLINE void softmax(float *scores, int end, const Head *head, int position) {
     size_t line = position * head->mask_stride;
     Floats most = broadcast(-INFINITY), total = {0};
     for (int slot = 0; slot < end; slot += LANES) {
-        Floats score = load(scores + slot) + load_as(head->mask, line + slot, head->is_bf16);
+        Floats score = load(scores + slot);
+        if (head->mask) score += load_as(head->mask, line + slot, head->is_bf16);
         store(scores + slot, score);
         most = maximum(score, most);  // of NaN and another number the second
     }
@@ -163,8 +164,12 @@ static void attend(
 #undef SCORE
         }
     }
-    for (int q = 0; q < num_queries; q++)
-        softmax(scores + (size_t)q * key_end, key_end, head, (first + q) % head->num_positions);
+    for (int q = 0; q < num_queries; q++) {
+        float *line = scores + (size_t)q * key_end;
+        if (!head->mask)
+            for (int slot = end; slot < key_end; slot++) line[slot] = -INFINITY;
+        softmax(line, key_end, head, (first + q) % head->num_positions);
+    }
     for (int q = 0; q < num_queries; q += SCORE_ROWS) {
         int count = num_queries - q;
         for (int d = 0; d < dim; d += MIXED_VECTORS * LANES) {

@@ -1,4 +1,5 @@
-// A pass of a pre-norm decoder over new positions of all rows: norms, projections, rotation, attention, MLP.
+// A pass of a pre-norm decoder over new positions of all rows: norms, projections, rotation, attention, MLP. Between
+// attention and MLP there may be attention to fixed keys, such as those of a sound.
 #pragma once
 
 #include "attention.h"
@@ -15,11 +16,13 @@ typedef struct {
 
 typedef struct {
     Norm input_norm, mlp_norm, query_norm, key_norm;
-    Matrix qkv, output, gate_up, down;
+    Matrix qkv, output, up, down;  // `up`: of a gated MLP the gates, then what they are multiplied with
+    Norm cross_norm;
+    Matrix cross_query, cross_output;  // without panels: there is no attention to fixed keys
 } Layer;
 
 typedef struct {
-    int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, is_bf16, activation;
+    int32_t num_layers, hidden, heads, kv_heads, head_dim, is_bf16, activation, is_gated;
     float scaling;
     const Layer *layers;
     Norm final_norm;
@@ -29,12 +32,14 @@ typedef struct {
 typedef struct {
     int32_t rows, positions, first_row, view_len, num_slots, num_threads;
     const void *inputs;          // [rows, positions, hidden] embeddings
-    const float *cosines, *sines;  // [rows, positions, head_dim], the first half of the sines negated
+    const float *cosines, *sines;  // [rows, positions, head_dim], the first half of the sines negated; NULL: none
     const void *mask;            // additive, [rows, …, view_len]; a line per position
     int64_t mask_row_stride, mask_stride;
     const int64_t *slots;        // [rows, positions], where keys and values are written
     void *const *keys, *const *values;  // per layer [all rows, kv_heads, num_slots, head_dim]
     void *outputs;               // [rows, positions, hidden]
+    int32_t num_fixed, fixed_slots;  // fixed keys of a row, and how many it has room for
+    void *const *fixed_keys, *const *fixed_values;  // per layer [all rows, kv_heads, fixed_slots, head_dim]
 } Pass;
 
 typedef struct {
@@ -60,7 +65,8 @@ static size_t scratch_bytes(const Decoder *decoder, const Pass *pass) {
     size_t product = 2 * 16 * MAX_GROUP * PANEL;
     size_t dim = round_up(decoder->head_dim, LANES), queries = pass->positions * (decoder->heads / decoder->kv_heads);
     size_t block = queries < QUERY_BLOCK ? queries : QUERY_BLOCK;
-    size_t attention = dim * (2 * block + LANES) + block * round_up(pass->view_len, LANES);
+    size_t most_keys = pass->view_len > pass->num_fixed ? pass->view_len : pass->num_fixed;
+    size_t attention = dim * (2 * block + LANES) + block * round_up(most_keys, LANES);
     return ((product > attention ? product : attention) * sizeof(float) + 127) / 64 * 64;
 }
 
@@ -79,21 +85,32 @@ static size_t lay_out(const Decoder *decoder, const Pass *pass, char *base, Buff
     return used;
 }
 
-static Head head_of(const Run *run, int index, int row, int kv_head) {
+// Return a head of a row in keys and values `[all rows, kv_heads, num_slots, head_dim]`, without a mask.
+static Head find_head(const Run *run, const char *keys, const char *values, int num_slots, int row, int kv_head) {
     const Decoder *decoder = run->decoder;
-    const Pass *pass = run->pass;
     const size_t bytes = decoder->is_bf16 ? sizeof(bf16) : sizeof(float);
-    size_t first = ((size_t)(pass->first_row + row) * decoder->kv_heads + kv_head) * pass->num_slots * decoder->head_dim;
+    size_t first = ((size_t)(run->pass->first_row + row) * decoder->kv_heads + kv_head) * num_slots * decoder->head_dim;
     return (Head){
-        .keys = (char *)pass->keys[index] + first * bytes,
-        .values = (char *)pass->values[index] + first * bytes,
+        .keys = keys + first * bytes,
+        .values = values + first * bytes,
         .is_bf16 = decoder->is_bf16,
         .head_dim = decoder->head_dim,
         .padded_dim = round_up(decoder->head_dim, LANES),
-        .mask = (const char *)pass->mask + row * pass->mask_row_stride * bytes,
-        .mask_stride = pass->mask_stride,
-        .num_positions = pass->positions,
+        .num_positions = run->pass->positions,
     };
+}
+
+static Head cached_head(const Run *run, int index, int row, int kv_head) {
+    const Pass *pass = run->pass;
+    Head head = find_head(run, pass->keys[index], pass->values[index], pass->num_slots, row, kv_head);
+    head.mask = (const char *)pass->mask + row * pass->mask_row_stride * (head.is_bf16 ? sizeof(bf16) : sizeof(float));
+    head.mask_stride = pass->mask_stride;
+    return head;
+}
+
+static Head fixed_head(const Run *run, int index, int row, int kv_head) {
+    const Pass *pass = run->pass;
+    return find_head(run, pass->fixed_keys[index], pass->fixed_values[index], pass->fixed_slots, row, kv_head);
 }
 
 // Sum `size` numbers of one line, or their squares' distances from `mean`, in a fixed order.
@@ -137,7 +154,7 @@ static void read_inputs(Run *run, Member *me) {
         size_t count = (size_t)pass->positions * decoder->hidden, first = row * count;
         for (size_t i = 0; i < count; i++)
             run->buffers.hidden[first + i] = read_as(pass->inputs, first + i, decoder->is_bf16);
-        Head head = head_of(run, 0, row, 0);
+        Head head = cached_head(run, 0, row, 0);
         run->buffers.ends[row] = visible_end(&head, pass->view_len);
     }
     finish_stage(me);
@@ -157,11 +174,16 @@ static void norm_stage(Run *run, Member *me, const Norm *norm, void *to, int str
     finish_stage(me);
 }
 
-// Normalise and rotate one head, and write it to `to`.
-INLINE void rotate(const Norm *norm, const float *from, int dim, const float *cosines, const float *sines, float *to) {
+// Normalise one head of a token, rotate it by the token's angles if there are any, and write it to `to`.
+INLINE void rotate(const Pass *pass, const Norm *norm, const float *from, int dim, size_t token, float *to) {
     float head[dim];
     if (norm->kind == NO_NORM) memcpy(head, from, dim * sizeof(float));
     else normalize(norm, from, dim, head, 0);
+    if (!pass->cosines) {
+        memcpy(to, head, dim * sizeof(float));
+        return;
+    }
+    const float *cosines = pass->cosines + token * dim, *sines = pass->sines + token * dim;
     const int half = dim / 2;
     for (int i = 0; i < dim; i++) to[i] = head[i] * cosines[i] + head[i < half ? i + half : i - half] * sines[i];
 }
@@ -185,8 +207,7 @@ static void store_keys(Run *run, int index, int row, int kv_head) {
         size_t token = (size_t)row * pass->positions + t, to = (first_slot + pass->slots[token]) * dim;
         const float *line = run->buffers.qkv + token * width, *value = line + value_column + kv_head * dim;
         float key[dim];
-        rotate(&layer->key_norm, line + key_column + kv_head * dim, dim, pass->cosines + token * dim,
-               pass->sines + token * dim, key);
+        rotate(pass, &layer->key_norm, line + key_column + kv_head * dim, dim, token, key);
         for (int i = 0; i < dim; i++) {
             write_finite(pass->keys[index], to + i, key[i], decoder->is_bf16);
             write_finite(pass->values[index], to + i, value[i], decoder->is_bf16);
@@ -194,32 +215,49 @@ static void store_keys(Run *run, int index, int row, int kv_head) {
     }
 }
 
-// Rotate, store and attend: a unit is a key/value head of a row.
-static void attention_stage(Run *run, Member *me, int index) {
+// What one kind of attention reads and writes.
+typedef struct {
+    int is_cross;
+    int query_width, output_width;  // numbers of a line of the projection that holds the queries, and of the operands
+} Attention;
+
+// Write `count` scaled queries `[count, padded_dim]`: all positions of the first head of a group, then of the next.
+static void read_queries(
+    const Run *run, int index, const Attention *attention, int row, int kv_head, int first, int count, float *queries
+) {
+    const Decoder *decoder = run->decoder;
+    const int dim = decoder->head_dim, padded = round_up(dim, LANES), positions = run->pass->positions;
+    const int group = decoder->heads / decoder->kv_heads;
+    memset(queries, 0, (size_t)count * padded * sizeof(float));
+    for (int q = 0; q < count; q++) {
+        size_t token = (size_t)row * positions + (first + q) % positions;
+        const int column = (kv_head * group + (first + q) / positions) * dim;
+        const float *from = run->buffers.qkv + token * attention->query_width + column;
+        float *query = queries + q * padded;
+        if (attention->is_cross) memcpy(query, from, dim * sizeof(float));
+        else rotate(run->pass, &decoder->layers[index].query_norm, from, dim, token, query);
+        for (int i = 0; i < dim; i++) query[i] *= decoder->scaling;
+    }
+}
+
+// Attend with all queries of a unit, a key/value head of a row; keys of new positions are stored before.
+static void attention_stage(Run *run, Member *me, int index, const Attention *attention) {
     const Decoder *decoder = run->decoder;
     const Pass *pass = run->pass;
-    const Layer *layer = &decoder->layers[index];
     const int dim = decoder->head_dim, padded = round_up(dim, LANES), group = decoder->heads / decoder->kv_heads;
-    const int width = layer->qkv.num_panels * PANEL, inputs = layer->output.inputs, positions = pass->positions;
+    const int inputs = attention->output_width, positions = pass->positions;
     float *queries = (float *)(run->buffers.scratch + me->index * run->buffers.scratch_bytes);
     const int most = positions * group < QUERY_BLOCK ? positions * group : QUERY_BLOCK;
     float *attended = queries + most * padded, *keys = attended + most * padded, *scores = keys + padded * LANES;
     for (int unit; take(me, pass->rows * decoder->kv_heads, 1, &unit);) {
         const int row = unit / decoder->kv_heads, kv_head = unit % decoder->kv_heads;
-        store_keys(run, index, row, kv_head);
-        Head head = head_of(run, index, row, kv_head);
+        if (!attention->is_cross) store_keys(run, index, row, kv_head);
+        Head head = attention->is_cross ? fixed_head(run, index, row, kv_head) : cached_head(run, index, row, kv_head);
+        const int end = attention->is_cross ? pass->num_fixed : run->buffers.ends[row];
         for (int first = 0; first < positions * group; first += most) {
             int count = positions * group - first < most ? positions * group - first : most;
-            memset(queries, 0, (size_t)count * padded * sizeof(float));
-            for (int q = 0; q < count; q++) {  // all positions of the first head of the group, then of the next
-                size_t token = (size_t)row * positions + (first + q) % positions;
-                int column = (kv_head * group + (first + q) / positions) * dim;
-                float *query = queries + q * padded;
-                rotate(&layer->query_norm, run->buffers.qkv + token * width + column, dim, pass->cosines + token * dim,
-                       pass->sines + token * dim, query);
-                for (int i = 0; i < dim; i++) query[i] *= decoder->scaling;
-            }
-            attend(&head, queries, count, first, run->buffers.ends[row], scores, keys, attended);
+            read_queries(run, index, attention, row, kv_head, first, count, queries);
+            attend(&head, queries, count, first, end, scores, keys, attended);
             for (int q = 0; q < count; q++) {
                 size_t token = (size_t)row * positions + (first + q) % positions;
                 int column = (kv_head * group + (first + q) / positions) * dim;
@@ -248,15 +286,24 @@ static void decode_thread(void *data) {
     read_inputs(run, &me);
     for (int index = 0; index < decoder->num_layers; index++) {
         const Layer *layer = &decoder->layers[index];
-        Sink qkv = {.kind = WRITE, .to = buffers->qkv, .width = layer->qkv.num_panels * PANEL};
-        Sink gated = {.kind = GATE, .to = buffers->gated, .width = layer->down.inputs, .is_bf16 = is_bf16,
-                      .activation = decoder->activation};
+        const Attention to_cache = {0, layer->qkv.num_panels * PANEL, layer->output.inputs};
+        const Attention to_fixed = {1, layer->cross_query.num_panels * PANEL, layer->cross_output.inputs};
+        Sink qkv = {.kind = WRITE, .to = buffers->qkv, .width = to_cache.query_width};
+        Sink cross_query = {.kind = WRITE, .to = buffers->qkv, .width = to_fixed.query_width};
+        Sink activated = {.kind = decoder->is_gated ? GATE : ACTIVATE, .to = buffers->gated, .width = layer->down.inputs,
+                          .is_bf16 = is_bf16, .activation = decoder->activation};
         norm_stage(run, &me, &layer->input_norm, operands, layer->qkv.inputs, operand_bf16);
         product_stage(&me, scratch, &layer->qkv, is_bf16, tokens, operands, &qkv);
-        attention_stage(run, &me, index);
+        attention_stage(run, &me, index, &to_cache);
         product_stage(&me, scratch, &layer->output, is_bf16, tokens, operands, &residual);
-        norm_stage(run, &me, &layer->mlp_norm, operands, layer->gate_up.inputs, operand_bf16);
-        product_stage(&me, scratch, &layer->gate_up, is_bf16, tokens, operands, &gated);
+        if (layer->cross_query.num_panels) {
+            norm_stage(run, &me, &layer->cross_norm, operands, layer->cross_query.inputs, operand_bf16);
+            product_stage(&me, scratch, &layer->cross_query, is_bf16, tokens, operands, &cross_query);
+            attention_stage(run, &me, index, &to_fixed);
+            product_stage(&me, scratch, &layer->cross_output, is_bf16, tokens, operands, &residual);
+        }
+        norm_stage(run, &me, &layer->mlp_norm, operands, layer->up.inputs, operand_bf16);
+        product_stage(&me, scratch, &layer->up, is_bf16, tokens, operands, &activated);
         product_stage(&me, scratch, &layer->down, is_bf16, tokens, buffers->gated, &residual);
     }
     norm_stage(run, &me, &decoder->final_norm, run->pass->outputs, decoder->hidden, is_bf16);

@@ -1,0 +1,86 @@
+"""Targets with an encoder, whose output all positions of a row attend to: Whisper, and models built like it.
+
+Self-attention is over the KV cache, as in any target. Keys and values of the encoder's output belong to a row: they
+join and leave the batch with it, and nothing rolls them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from polydraft.core.model.cross_attention import CrossAttentionDecoder, prepare_cross_attention
+from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
+from polydraft.core.target.state import BatchState
+
+ENCODER_INPUT = "encoder_input"  # key of an `EncoderInput` in `PromptInputs.model_kwargs`
+
+
+@dataclass
+class EncoderInput:
+    """Input of the encoder, and its output once it has been computed, which several prompts may share."""
+
+    features: Tensor  # [...] of one prompt, as the encoder takes them
+    states: Tensor | None = field(default=None, repr=False)  # [S, D]
+
+
+class EncoderDecoderTarget(CausalTarget):
+    """Target adapter over an unmodified `…ForConditionalGeneration` with encoder and decoder, such as Whisper's.
+
+    `PromptInputs.model_kwargs` hold an `EncoderInput`, and the ids of a prompt are those of the decoder. A prompt
+    without one attends to a fixed pseudorandom output, for passes that only test or time the model.
+    """
+
+    network: CrossAttentionDecoder
+
+    def __init__(self, model: PreTrainedModel, *, context: int | None = None) -> None:
+        """Prepare the model for decoding, in place; `context` is as for `CausalTarget`."""
+        prepare_cross_attention(model.requires_grad_(False).get_decoder())
+        super().__init__(model, context=context)
+
+    def decoder_config(self, model: PreTrainedModel) -> Any:
+        config = model.config.get_text_config(decoder=True)
+        config.max_position_embeddings = model.config.max_target_positions
+        return config
+
+    def build_decoder(self, model: PreTrainedModel) -> CrossAttentionDecoder:
+        return CrossAttentionDecoder(model.get_decoder(), self.config, model.config.max_source_positions)
+
+    def run_prefill(
+        self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
+    ) -> PrefillOutput:
+        for row, prompt in enumerate(prompts):
+            self.network.write_fixed(state.cache, rows.start + row, self.encoder_states(prompt.model_kwargs))
+        return super().run_prefill(state, prompts, ids, lengths, rows)
+
+    def encoder_states(self, model_kwargs: Mapping[str, Any]) -> Tensor:
+        """Return the encoder's output for a prompt, `[S, D]`."""
+        given = model_kwargs.get(ENCODER_INPUT)
+        if given is None:
+            generator = torch.Generator().manual_seed(0)
+            random = torch.randn(self.network.num_fixed, self.config.hidden_size, generator=generator)
+            return random.to(self.device, self.model.dtype)
+        if given.states is None:
+            given.states = self.encode(given.features)
+        states: Tensor = given.states
+        return states
+
+    def encode(self, features: Tensor) -> Tensor:
+        """Run the encoder on the features of one prompt, and return its output `[S, D]`.
+
+        One at a time: kernels may sum in another order for several, and a prompt's bits must not depend on others.
+        """
+        states: Tensor = self.model.get_encoder()(features[None].to(self.device, self.model.dtype)).last_hidden_state
+        return states[0]
+
+    def reference_logits(self, prompt: PromptInputs, path: list[int]) -> Tensor:
+        ids = torch.tensor([[*prompt.branch_token_ids[0], *path]], device=self.device)
+        states = self.encoder_states(prompt.model_kwargs)[None]
+        decoder = self.model.get_decoder()
+        hidden_states = decoder(input_ids=ids, encoder_hidden_states=states, use_cache=False).last_hidden_state
+        return self.compute_logits(hidden_states)[0, -len(path) - 1 :]
