@@ -1,107 +1,247 @@
 """Whisper's weights in CTranslate2's form, read into transformers' names; tensors only, nothing is executed.
 
-    stored = read_variables(Path("model.bin"))
-    model = WhisperForConditionalGeneration(whisper_config(stored, end=50256))
-    model.load_state_dict(whisper_state_dict(stored))
+    stored = read_variables(Path("model.bin"))          # or its parts, in order
+    config, weights = whisper_of(stored, end=50256)     # tensors in the type they are stored in
 
-The format (model specification version 6 of CTranslate2) is a list of named arrays. Queries, keys and values are stored
-as one matrix, in this order.
+The format (binary version 6 of CTranslate2) is a list of named arrays, then one of further names for some of them.
+Queries, keys and values are stored as one matrix, in this order.
 """
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.checkpoints import mismatched_tensors
 
 VERSION = 6
+MODEL_TYPE = "WhisperSpec"
 DTYPES = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2"}
-Variables = dict[str, NDArray[Any]]
+MAX_RANK = 8
+EMBEDDINGS, PROJECTION = "decoder/embeddings/weight", "decoder/projection/weight"
+OUTPUT = "proj_out.weight"  # transformers' name of the projection, which is the embeddings
+GELU = 3  # among CTranslate2's activations
+FLAGS = {  # scalars that change what a model computes, with Whisper's values; a file need not have them
+    "activation": GELU, "pre_norm": 1, "alibi": 0, "scale_embeddings": 0, "start_from_zero_embedding": 0,
+}  # fmt: skip
+
+
+class Variables(dict[str, NDArray[Any]]):
+    """Arrays of a file by name; the error for one it lacks names the file.
+
+    Args:
+        source (str): the file, for errors.
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        raise WeightsError(f"{self.source} holds no {name}, so it is no Whisper; give the model.bin of one.")
 
 
 class _Reader:
-    """A cursor over the bytes of a file."""
+    """A cursor over files that are read as one; no more is allocated than they hold."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.position = data, 0
+    def __init__(self, files: Sequence[BinaryIO], num_bytes: int) -> None:
+        self.files, self.remaining = list(files), num_bytes
+
+    def fill(self, buffer: memoryview) -> None:
+        """Fill a buffer with the next bytes."""
+        while buffer:
+            if not self.files:
+                raise ValueError("it is cut")
+            count = self.files[0].readinto(buffer)  # type: ignore[attr-defined]
+            buffer = buffer[count:]
+            self.remaining -= count
+            if not count:
+                self.files.pop(0)
+
+    def take(self, size: int) -> bytearray:
+        """Return the next `size` bytes."""
+        if size > self.remaining:
+            raise ValueError("it is cut")
+        data = bytearray(size)
+        self.fill(memoryview(data))
+        return data
 
     def number(self, form: str) -> int:
         """Return the next value of a struct format."""
-        (value,) = struct.unpack_from(form, self.data, self.position)
-        self.position += struct.calcsize(form)
-        return int(value)
+        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
 
     def text(self) -> str:
         """Return the next string: its size, its bytes and a zero."""
-        size = self.number("<H")
-        self.position += size
-        return self.data[self.position - size : self.position - 1].decode()
+        data = self.take(self.number("<H"))
+        if data[-1:] != b"\0":
+            raise ValueError("a name has no end")
+        return data[:-1].decode()
 
     def array(self) -> NDArray[Any]:
         """Return the next array: its shape, type, size in bytes, and numbers."""
-        shape = [self.number("<I") for _ in range(self.number("<B"))]
-        dtype, size = np.dtype(DTYPES[self.number("<B")]), self.number("<I")
-        found = np.frombuffer(self.data, dtype, size // dtype.itemsize, self.position)
-        self.position += size
-        return found.reshape(shape)
+        rank = self.number("<B")
+        if rank > MAX_RANK:
+            raise ValueError(f"an array of {rank} dimensions")
+        shape = [self.number("<I") for _ in range(rank)]
+        kind, size = self.number("<B"), self.number("<I")
+        if kind not in DTYPES:
+            raise ValueError(f"numbers of the unknown type {kind}")
+        dtype = np.dtype(DTYPES[kind])
+        if size != math.prod(shape) * dtype.itemsize:
+            raise ValueError("an array's size contradicts its shape")
+        return np.frombuffer(self.take(size), dtype).reshape(shape)
+
+    def variables(self, source: str) -> Variables:
+        """Return all arrays by name, and by their further names; nothing may follow them."""
+        version, model, _ = self.number("<I"), self.text(), self.number("<I")  # the last is the model's revision
+        if version != VERSION or model != MODEL_TYPE:
+            raise ValueError(f"version {version} of {model!r:.40}, where version {VERSION} of {MODEL_TYPE!r} is read")
+        found = Variables(source)
+        for _ in range(self.number("<I")):
+            name = self.text()
+            if name in found:
+                raise ValueError(f"{name!r:.80} is there twice")
+            found[name] = self.array()
+        for _ in range(self.number("<I")):
+            alias, name = self.text(), self.text()
+            if alias in found or name not in found:
+                raise ValueError(f"{alias!r:.80} cannot be another name of {name!r:.80}")
+            found[alias] = found[name]
+        if self.remaining:
+            raise ValueError(f"{self.remaining} bytes too many")
+        return found
 
 
-def read_variables(path: Path) -> Variables:
+def read_variables(*files: Path) -> Variables:
     """Return the arrays of a `model.bin` by name.
 
+    Args:
+        files (Path): the file, or its parts in order; they are read as one, without joining them in memory.
+
     Raises:
-        WeightsError: where the file is missing or is none of this version.
+        WeightsError: a file is missing, cut, of another version, or no such file.
     """
+    first = files[0]
     try:
-        reader = _Reader(path.read_bytes())
-        version, _, _ = reader.number("<I"), reader.text(), reader.number("<I")  # version, model type, its revision
-        if version != VERSION:
-            raise WeightsError(f"{path} is of version {version} of CTranslate2's format; only {VERSION} can be read.")
-        return {reader.text(): reader.array() for _ in range(reader.number("<I"))}
-    except (OSError, struct.error, ValueError, KeyError) as error:
-        raise system_error(error, f"{path} cannot be read") or WeightsError(
-            f"{path} cannot be read as CTranslate2's weights; install its package again."
+        with ExitStack() as stack:
+            opened = [stack.enter_context(file.open("rb")) for file in files]
+            return _Reader(opened, sum(file.stat().st_size for file in files)).variables(str(first))
+    except (OSError, ValueError, MemoryError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"{error!s:.160}"
+        raise system_error(error, f"{first} cannot be read") or WeightsError(
+            f"{first} cannot be read as CTranslate2's weights of Whisper ({reason}); download it again."
         ) from error
 
 
-def whisper_config(stored: Variables, end: int) -> Any:
+def whisper_of(stored: Variables, end: int) -> tuple[WhisperConfig, dict[str, Tensor]]:
+    """Return configuration and weights of a Whisper under transformers' names.
+
+    Args:
+        stored (Variables): as `read_variables` returns them.
+        end (int): the id that ends a text; the one that begins a transcript follows it.
+
+    Returns:
+        tuple: the configuration, and the state dict without `proj_out.weight`, which is the token embeddings; tensors
+            are float16 or float32, as they are stored.
+
+    Raises:
+        WeightsError: the arrays are those of another network, or quantised.
+    """
+    check_number_types(stored)
+    try:
+        check_flags(stored)
+        config = whisper_config(stored, end)
+        weights = whisper_state_dict(stored)
+    except (ValueError, TypeError, IndexError) as error:  # an array has another shape than any Whisper's
+        raise WeightsError(f"the arrays in {stored.source} are not shaped as Whisper's; download it again.") from error
+    with torch.device("meta"):
+        expected = dict(WhisperForConditionalGeneration(config).state_dict())
+    del expected[OUTPUT]
+    if wrong := mismatched_tensors(expected, weights):
+        raise WeightsError(
+            f"{stored.source} belongs to another network than Whisper ({len(wrong)} weights differ, among them "
+            f"{wrong[0]:.100}); give the model.bin of one."
+        )
+    return config, weights
+
+
+def check_number_types(stored: Variables) -> None:
+    """Check that all weights are float16, or all float32.
+
+    Raises:
+        WeightsError: they are quantised, or of several types.
+    """
+    dtype = stored[EMBEDDINGS].dtype
+    types = {array.dtype.name for array in stored.values() if array.ndim}
+    if dtype.kind != "f" or types != {dtype.name}:
+        raise WeightsError(
+            f"the weights in {stored.source} are of {' and '.join(sorted(types))}; only float16 or float32 alone can "
+            "be converted, so give a model.bin that is not quantised."
+        )
+
+
+def check_flags(stored: Variables) -> None:
+    """Check that the network computes what Whisper does, and that its projection is tied to the embeddings.
+
+    Raises:
+        WeightsError: it does not.
+    """
+    for side in ("encoder", "decoder"):
+        for name, value in FLAGS.items():
+            found = int(stored.get(f"{side}/{name}", np.array(value)))
+            if found != value:
+                raise WeightsError(
+                    f"{stored.source} says {name} {found} of its {side}, where Whisper has {value}; give the "
+                    "model.bin of a Whisper."
+                )
+    if PROJECTION in stored and not np.array_equal(stored[PROJECTION], stored[EMBEDDINGS]):
+        raise WeightsError(f"{stored.source} has a projection of its own, which Whisper has not; give one without.")
+
+
+def whisper_config(stored: Variables, end: int) -> WhisperConfig:
     """Return transformers' configuration of the Whisper whose arrays these are.
 
     Args:
         stored (Variables): as `read_variables` returns them.
         end (int): the id that ends a text; the one that begins a transcript follows it.
     """
-    from transformers import WhisperConfig
-
-    vocab, width = stored["decoder/embeddings/weight"].shape
-    heads = int(stored["encoder/num_heads"])
+    vocab, width = stored[EMBEDDINGS].shape
+    heads = {side: int(stored[f"{side}/num_heads"]) for side in ("encoder", "decoder")}
+    if any(count < 1 or width % count for count in heads.values()):
+        raise ValueError(f"{heads} heads of {width}")
     return WhisperConfig(
         vocab_size=vocab, d_model=width, encoder_layers=num_layers(stored, "encoder"),
-        decoder_layers=num_layers(stored, "decoder"), encoder_attention_heads=heads, decoder_attention_heads=heads,
-        encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width, num_mel_bins=stored["encoder/conv1/weight"].shape[1],
+        decoder_layers=num_layers(stored, "decoder"), encoder_attention_heads=heads["encoder"],
+        decoder_attention_heads=heads["decoder"], encoder_ffn_dim=len(stored["encoder/layer_0/ffn/linear_0/bias"]),
+        decoder_ffn_dim=len(stored["decoder/layer_0/ffn/linear_0/bias"]),
+        num_mel_bins=stored["encoder/conv1/weight"].shape[1],
         max_source_positions=len(stored["encoder/position_encodings/encodings"]),
         max_target_positions=len(stored["decoder/position_encodings/encodings"]),
         pad_token_id=end, bos_token_id=end, eos_token_id=end, decoder_start_token_id=end + 1,
+        dtype=stored[EMBEDDINGS].dtype.name, architectures=["WhisperForConditionalGeneration"],
     )  # fmt: skip
 
 
-def num_layers(stored: Variables, side: str) -> int:
-    """Return how many layers the encoder or decoder has."""
+def num_layers(stored: Iterable[str], side: str) -> int:
+    """Return how many layers the encoder or decoder has, by the names of its arrays."""
     norm = "self_attention/layer_norm/gamma"
     return sum(name.startswith(f"{side}/layer_") and name.endswith(norm) for name in stored)
 
 
 def whisper_state_dict(stored: Variables) -> dict[str, Tensor]:
-    """Return the arrays under transformers' names, in float32."""
+    """Return the arrays under transformers' names, without the tied projection; they share memory with `stored`."""
     renamed = _Renamed(stored)
     for side in ("encoder", "decoder"):
         for index in range(num_layers(stored, side)):
@@ -110,8 +250,7 @@ def whisper_state_dict(stored: Variables) -> dict[str, Tensor]:
         renamed.put(f"model.{side}.embed_positions.weight", stored[f"{side}/position_encodings/encodings"])
     for name in ("conv1", "conv2"):
         renamed.linear(f"encoder/{name}", f"model.encoder.{name}")
-    for name in ("model.decoder.embed_tokens.weight", "proj_out.weight"):
-        renamed.put(name, stored["decoder/embeddings/weight"])
+    renamed.put("model.decoder.embed_tokens.weight", stored[EMBEDDINGS])
     return renamed.tensors
 
 
@@ -123,8 +262,8 @@ class _Renamed:
         self.tensors: dict[str, Tensor] = {}
 
     def put(self, name: str, array: NDArray[Any]) -> None:
-        """Store a copy of `array` under `name`."""
-        self.tensors[name] = torch.tensor(np.array(array, dtype=np.float32))
+        """Store an array under `name`."""
+        self.tensors[name] = torch.from_numpy(array)
 
     def norm(self, source: str, name: str) -> None:
         """Rename a layer norm."""
@@ -143,6 +282,8 @@ class _Renamed:
             self.put(f"{name}.weight", weight)
             if not name.endswith("k_proj"):
                 self.put(f"{name}.bias", bias)
+            elif bias.any():
+                raise ValueError(f"{source} has a bias of keys")
 
     def layer(self, source: str, name: str, *, is_decoder: bool) -> None:
         """Rename one transformer layer."""

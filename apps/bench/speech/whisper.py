@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.bench.speech import ctranslate2
 from polydraft.apps.bench.speech.word_errors import SAMPLE_RATE, at_recogniser_rate, plain_words, words_of
 from polydraft.core.checks.extras import optional_import
 from polydraft.core.errors import PromptError
 from polydraft.core.folders.json_files import read_settings
 from polydraft.core.folders.readers import read_tokenizer
 from polydraft.core.model.cache import cache_kwarg
+from polydraft.modalities.transcription import ctranslate2
 
 WINDOW = 30.0  # seconds that the encoder reads at a time
 OVERHANG = 5.0  # seconds at the end of a window in which a longer sound may be cut
@@ -84,8 +84,9 @@ class Whisper:
         from transformers import WhisperForConditionalGeneration
 
         stored = ctranslate2.read_variables(self.folder / "model.bin")
-        model = WhisperForConditionalGeneration(ctranslate2.whisper_config(stored, self.end)).eval()
-        model.load_state_dict(ctranslate2.whisper_state_dict(stored))
+        config, weights = ctranslate2.whisper_of(stored, self.end)
+        model = WhisperForConditionalGeneration(config).eval()
+        model.load_state_dict(weights, strict=False)  # the projection is tied; all other names were compared
         return model
 
     @cached_property
