@@ -423,6 +423,6 @@ def graph_recorder(target: CausalTarget) -> GraphRecorder | None:
     Only steps on a single CUDA device can be.
     """
     network = getattr(target, "network", None)  # a model with a forward pass of its own has none
-    if target.device.type != "cuda" or network is None or network.is_multi_device:
+    if target.device.type != "cuda" or network is None or not network.is_capturable:
         return None
     return CudaGraphRecorder()

@@ -13,7 +13,7 @@ finished ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from polydraft.core.batched_state import RowRemoval
 from polydraft.core.cuda_graphs import CapturedGraph, CudaGraphRunner, EndPhase, graph_recorder
-from polydraft.core.draft import Draft
+from polydraft.core.draft import Draft, max_without_sync
 from polydraft.core.drafters.base import Drafter, DraftOutcome, PassCost
 from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.core.methods.budget import NodeBudget
@@ -90,6 +90,7 @@ class Request:
     stats: DecodeStats
     ids: list[Any] = field(default_factory=list)  # generated tokens: ids, or lists of a latent's coordinates
     prompt_end: tuple[int, ...] = ()  # last ids of its prompt
+    log_probs: list[float] = field(default_factory=list)  # of `ids`, if its sampling parameters ask for them
     finish: str = "cancelled"  # finish reason; "cancelled" while it is running
     error: PolydraftError | None = None  # set if the finish reason is "impossible"
 
@@ -305,6 +306,7 @@ class StepReadback:
     tokens_shape: torch.Size  # of the committed tokens, [B, D+1] for ids, [B, D+1, C] for latents
     drafter_passes: int  # forward passes of the drafter's network
     num_scored: int  # positions that the target scored, over all batch rows
+    log_probs: Tensor | None = None  # [B, K] of the first committed tokens, K at least all; None if no request asks
 
 
 def decode_step_on_device(method: Method, batch: Batch, end_phase: EndPhase) -> StepReadback:
@@ -350,7 +352,13 @@ def decode_step_on_device(method: Method, batch: Batch, end_phase: EndPhase) -> 
     outcome = DraftOutcome(draft, distribution, target_output.hidden_states, result)
     method.drafter.observe(state, batch.drafter_state, outcome)
     noise.next_pass()
-    return make_readback(draft, result, num_drafted)
+    readback = make_readback(draft, result, num_drafted)
+    if not state.sampling_tensors.uses("log_probs"):
+        return readback
+    count = max_without_sync(result.num_committed, upper_bound=result.tokens.shape[1])
+    indices, tokens = result.token_indices[:, :count], result.tokens[:, :count]
+    log_probs = distribution.log_probs_of(indices, tokens, state.sampling_tensors.temperature)
+    return replace(readback, log_probs=log_probs)
 
 
 def make_readback(draft: Draft, result: VerificationResult, num_drafted: Tensor) -> StepReadback:
@@ -391,6 +399,7 @@ def apply_readback(batch: Batch, readback: StepReadback, drafter_name: str = "")
         drafter_name (str): who drafted, where several take turns.
     """
     flat_results = readback.flat_results.cpu()  # four counts per batch row as `make_readback` packs them, then tokens
+    log_probs = None if readback.log_probs is None else readback.log_probs.tolist()
     counts, tokens = flat_results[:, :4].long().tolist(), flat_results[:, 4:].view(readback.tokens_shape).tolist()
     result = StepResult(
         requests=[request.id for request in batch.running],
@@ -405,6 +414,8 @@ def apply_readback(batch: Batch, readback: StepReadback, drafter_name: str = "")
         result.committed.append(committed_tokens)
         result.num_accepted.append(num_accepted)
         request.ids += committed_tokens
+        if log_probs is not None:
+            request.log_probs += log_probs[row][:num_committed]
         request.stats.record_pass(num_drafted, num_accepted, num_committed, readback.drafter_passes, drafter_name)
         batch.state.seq_lens[row] += num_committed
         if reason := FINISH_REASONS[finish_reason]:  # None while the request goes on

@@ -27,6 +27,7 @@ FAMILY_DETECTORS = (
     "polydraft.modalities.speech.detection",
     "polydraft.modalities.image.detection",
     "polydraft.modalities.vlm.detection",
+    "polydraft.modalities.transcription.detection",
     "polydraft.modalities.text.detection",  # the last: some models of other modalities are language models too
 )
 DESCRIPTION_PATTERNS = ["*.json", "*.jinja"]

@@ -11,7 +11,7 @@ from polydraft.core.folders.json_files import read_json
 from polydraft.modalities.weight_paths import leads_outside
 
 MANIFEST = "polydraft.json"
-MODALITIES = ("image", "speech", "vlm")
+MODALITIES = ("image", "speech", "vlm", "transcription")
 REQUIRED_FIELDS = ("modality", "drafters", "defaults")
 FIELD_TYPES: dict[str, Any] = {
     "format": int, "modality": str, "tokens": str, "inputs": str, "family": str, "summary": str, "licence": str,

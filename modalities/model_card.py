@@ -41,6 +41,7 @@ PIPELINES = {
     "image": ("polydraft.modalities.image.pipeline", "ImagePipeline"),
     "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
     "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
+    "transcription": ("polydraft.modalities.transcription.pipeline", "TranscriptionPipeline"),
 }
 TEXT_PIPELINE = ("polydraft.modalities.text.pipeline", "TextPipeline")
 LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
@@ -176,7 +177,7 @@ class ModelCard:
         from polydraft.core.methods.spec import CODEBOOK, IMAGE_ROWS, PREVIEW_IMAGE
 
         present = {
-            CODEBOOK: self.modality != "vlm" and not self.is_latent,  # words and latents have no codebook distances
+            CODEBOOK: self.modality in ("image", "speech") and not self.is_latent,  # words and latents have no codebook distances
             PREVIEW_IMAGE: bool(self.manifest.get("preview", False)),  # a small image is generated before the large one
             IMAGE_ROWS: self.modality == "image",
         }
@@ -187,7 +188,7 @@ class ModelCard:
         """Return what prompts may ask for, by category: voices, or the emoji world's words; empty for free text."""
         if self.modality == "speech":
             return {"voices": self.manifest["voices"]}
-        if self.modality == "vlm" or "family" in self.manifest:
+        if self.modality in ("vlm", "transcription") or "family" in self.manifest:
             return {}
         return self.world.prompt_choices()
 

@@ -61,7 +61,7 @@ from polydraft.modalities.vocab_mapping import map_vocabularies
 from polydraft.modalities.weights import load_causal_lm, read_weights
 
 log = logging.getLogger("polydraft.models")
-TOKEN_KINDS = {"image": "image", "speech": "speech", "vlm": "text"}  # by modality
+TOKEN_KINDS = {"image": "image", "speech": "speech", "vlm": "text", "transcription": "text"}  # by modality
 WINDOWED_METHODS = ("jacobi", "local")  # whose τ by window size is `<method>_committed` in a manifest
 NETWORKS = (EagleModel, MedusaHeads, HydraHeads, RowAboveHeads, KangarooAdapter, BlockModel, LocalRefinementModel)
 NEAR_SIZES, FAR_SIZES = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # draft nodes of the passes that are timed

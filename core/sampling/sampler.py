@@ -72,6 +72,18 @@ class TokenDistribution:
         """Sample token ids `[B, T]` with the Gumbel noise at `positions`."""
         return self.argmax_with_noise(positions.gumbel())
 
+    def log_probs_of(self, indices: Tensor, ids: Tensor, temperature: Tensor) -> Tensor:
+        """Return the log probabilities `[B, K]` of K tokens at temperature 1, after all processors and filters.
+
+        Args:
+            indices (Tensor): `[B, K]` tree index that every token was sampled at.
+            ids (Tensor): `[B, K]` token ids.
+            temperature (Tensor): `[B]` by which the logits have been divided.
+        """
+        batch_rows = cached_arange(len(ids), ids.device)[:, None]
+        logits = self.logits[batch_rows, indices] * temperature[:, None, None]  # [B, K, V]
+        return logits.gather(2, ids[..., None])[..., 0] - logits.logsumexp(2)
+
     @property
     def processed_outputs(self) -> Tensor:
         """Return the logits `[B, T, V]`, from which `Sampler.from_processed` rebuilds this distribution."""

@@ -23,10 +23,11 @@ ENCODER_INPUT = "encoder_input"  # key of an `EncoderInput` in `PromptInputs.mod
 
 @dataclass
 class EncoderInput:
-    """Input of the encoder, and its output once it has been computed, which several prompts may share."""
+    """Input of the encoder; prompts may share its output, which is computed once."""
 
     features: Tensor  # [...] of one prompt, as the encoder takes them
-    states: Tensor | None = field(default=None, repr=False)  # [S, D]
+    states: Tensor | None = field(default=None, repr=False)  # [S, D], the encoder's output
+    prompt_states: Tensor | None = field(default=None, repr=False)  # [L, D], the decoder's at the last prompt's ids
 
 
 class EncoderDecoderTarget(CausalTarget):
@@ -56,7 +57,11 @@ class EncoderDecoderTarget(CausalTarget):
     ) -> PrefillOutput:
         for row, prompt in enumerate(prompts):
             self.network.write_fixed(state.cache, rows.start + row, self.encoder_states(prompt.model_kwargs))
-        return super().run_prefill(state, prompts, ids, lengths, rows)
+        output = super().run_prefill(state, prompts, ids, lengths, rows)
+        for row, prompt in enumerate(prompts):
+            if (given := prompt.model_kwargs.get(ENCODER_INPUT)) is not None:
+                given.prompt_states = output.hidden_states[row, 0, : lengths[row, 0]]
+        return output
 
     def encoder_states(self, model_kwargs: Mapping[str, Any]) -> Tensor:
         """Return the encoder's output for a prompt, `[S, D]`."""
