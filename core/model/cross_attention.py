@@ -22,7 +22,7 @@ from polydraft.core.model import attention
 from polydraft.core.model.attention import AttentionHeads
 from polydraft.core.model.cache import KVCache
 from polydraft.core.model.decoder import TreeDecoder
-from polydraft.core.model.linear import fuse_linears, pack_group, packed_group
+from polydraft.core.model.linear import fuse_linears, is_supported_linear, pack_group, packed_group
 from polydraft.core.native.decoder import DecoderSizes, LayerParts, LayerWeights, NativeDecoder, activation_kind
 from polydraft.core.native.library import library
 from polydraft.core.native.weights import PanelWeight
@@ -40,7 +40,7 @@ def prepare_cross_attention(decoder: Any) -> None:
                 with torch.inference_mode(False):
                     attn.k_proj.bias = nn.Parameter(torch.zeros_like(attn.v_proj.bias), requires_grad=False)
         cross = layer.encoder_attn
-        if cross.q_proj.weight.device.type == "cpu":
+        if cross.q_proj.weight.device.type == "cpu" and is_supported_linear(cross.q_proj):
             for members in ([cross.q_proj], [cross.k_proj, cross.v_proj]):
                 pack_group(members).drop_unpacked()
 
@@ -114,7 +114,7 @@ class CrossAttentionLayers:
         """
         backbone, cross = self.backbone, cache.cross
         assert cross is not None
-        embedded = backbone.embed_tokens(inputs) * backbone.embed_scale if inputs.ndim == 2 else inputs
+        embedded = backbone.embed_tokens(inputs) if inputs.ndim == 2 else inputs
         hidden = embedded + F.embedding(positions, backbone.embed_positions.weight)
         if self.native is not None:
             return self.native(hidden, None, cache, mask, cross)

@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import torch
+from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from polydraft.core.native import decoder, weights
 from polydraft.core.native import library as native
 from polydraft.core.native.weights import PanelWeight
+from polydraft.core.target.conformance import PROBE_LENGTHS, probe_drafts, probe_prompts
+from polydraft.core.target.encoder_decoder import EncoderDecoderTarget
 
 from .passes import CONFIGS, build_backbone, filled_cache, prepare, random_pass, run_pass, threads
 
@@ -35,6 +38,26 @@ def run_product(library: native.Library, choice: random.Random) -> None:
     biases = [torch.randn(size).to(dtype) for size in outputs] if choice.random() < 0.5 else []
     weight = PanelWeight(library, [torch.randn(size, inputs).to(dtype) for size in outputs], biases)
     assert weight.product(torch.randn(choice.randint(0, 70), inputs)).isfinite().all()
+
+
+def run_cross_attention(name: str, choice: random.Random) -> None:
+    """Decode with a decoder that attends to fixed keys, of random sizes."""
+    heads = choice.randint(1, 4)
+    config = WhisperConfig(
+        vocab_size=50, d_model=heads * 2 * choice.randint(2, 20), encoder_layers=1, decoder_layers=2,
+        encoder_attention_heads=heads, decoder_attention_heads=heads, decoder_ffn_dim=choice.randint(1, 130),
+        encoder_ffn_dim=8, num_mel_bins=4, max_source_positions=choice.randint(1, 70), max_target_positions=90,
+        pad_token_id=1, bos_token_id=1, eos_token_id=1, decoder_start_token_id=2,
+    )  # fmt: skip
+    native.supported_instruction_sets = lambda: (name,)
+    dtype = choice.choice([torch.float32, torch.bfloat16])
+    target = EncoderDecoderTarget(WhisperForConditionalGeneration(config).eval().to(dtype))
+    assert target.network.is_native
+    for draft in probe_drafts(target, len(PROBE_LENGTHS)):
+        state = target.empty_state()
+        with torch.inference_mode(), threads(choice.randint(1, 2)):
+            target.prefill(state, probe_prompts(target, range(len(PROBE_LENGTHS))))
+            assert target.score(state, draft).outputs.isfinite().all()
 
 
 def main() -> None:
@@ -59,6 +82,8 @@ def main() -> None:
                 cache = filled_cache(network, given.rows.stop, given.visible.shape[2], dtype)
                 with threads(choice.randint(1, 2)):
                     assert run_pass(network, cache, given).isfinite().all()
+        for _ in range(count):
+            run_cross_attention(name, choice)
 
 
 if __name__ == "__main__":
