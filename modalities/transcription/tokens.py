@@ -1,4 +1,4 @@
-"""Whisper's control tokens, and the prompts that are built of them (Radford et al. 2022, arXiv 2212.04356, section 2.3).
+"""Whisper's control tokens, and prompts that are made of them (Radford et al. 2022, arXiv 2212.04356, section 2.3).
 
     tokens = ControlTokens.from_config(model.generation_config, tokenizer)
     tokens.prompt("de", "transcribe", timestamps=True)        # <|startoftranscript|><|de|><|transcribe|>

@@ -1,0 +1,281 @@
+"""Public interface of speech recognition with an autoregressive model.
+
+    from polydraft import load, transcribe
+    transcribe("meeting.mp3", model="whisper-base").save("meeting.srt")
+    pipe = load("openai/whisper-small")
+    for step in pipe.stream("meeting.mp3"): print(step.partial)
+
+The same seed gives the same text with every identical method, streamed or whole, alone or in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from polydraft.core.checks.arguments import argument_error, to_callback, to_optional, to_real, to_string
+from polydraft.core.errors import PromptError
+from polydraft.core.sampling.constraints import Constraints
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.causal import PromptInputs
+from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderDecoderTarget, EncoderInput
+from polydraft.modalities.generation_config import LENGTH_FIELDS, build_constraints
+from polydraft.modalities.loading import Drafters, cached_pipeline
+from polydraft.modalities.model_card import ModelCard
+from polydraft.modalities.pipeline import Pipeline, expand_seeds, synchronized
+from polydraft.modalities.transcription.features import LogMel, LogMelStream
+from polydraft.modalities.transcription.request import (
+    MAX_ATTEMPTS,
+    OnStep,
+    Track,
+    TranscriptionOptions,
+    TranscriptionRequest,
+    TranscriptionStep,
+    TranscriptionStream,
+)
+from polydraft.modalities.transcription.result import Transcription
+from polydraft.modalities.transcription.segments import QualityThresholds
+from polydraft.modalities.transcription.sound import SoundSource, open_sound
+from polydraft.modalities.transcription.tokens import ControlTokens
+from polydraft.modalities.vocab_mapping import load_tokenizer
+from polydraft.modalities.weights import load_pretrained, read_weights
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the attempts at a window, as published
+# in transformers' measure of repetition, over bytes of token ids; the published 2.4 is of text
+THRESHOLDS = QualityThresholds(compression_ratio=1.35, log_prob=-1.0, no_speech=0.6)
+SAMPLE_TOKENS = 224  # of a prompt that passes are timed with
+
+
+def transcribe(
+    audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool = True,
+    initial_prompt: str | None = None, condition_on_previous: bool = False, speculative: bool = True,
+    model: str | Path = "whisper-base", drafter: Drafters | None = None, method: str | None = None, seed: int = 0,
+    temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
+    device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
+) -> Transcription:  # fmt: skip
+    """Write down what is said in a recording, with a model that stays loaded for the next call.
+
+    Args:
+        audio (SoundSource): a file of any common kind, its bytes, an open file, or (samples, rate).
+        language (str | None): code or English name; None detects it in the first 30 seconds.
+        task (str): "transcribe", or "translate" into English.
+        timestamps (bool): whether segments have times of their own. Recordings of more than 30 seconds always do.
+        initial_prompt (str | None): text before the recording, such as names that occur in it.
+        condition_on_previous (bool): whether the text of a window is context for the next.
+        speculative (bool): True drafts with the model's default method, False is plain decoding; the text is the same.
+        model (str | Path): a model, as for `load`.
+        drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
+        method (str | None): a decoding method; None is the model's default.
+        seed (int): seed of the noise.
+        temperature (float | Sequence[float] | None): 0 is greedy; several are tried in turn while a window's text is
+            not good enough; None is 0, 0.2 … 1.
+        thresholds (QualityThresholds | None): what is good enough; None keeps every text.
+        device (str | torch.device): "auto" is the best one here.
+        dtype (str | torch.dtype): "auto" is the fastest one here.
+        on_step (OnStep | None): called after every target pass.
+
+    Returns:
+        Transcription: text, segments and statistics.
+
+    Raises:
+        PolydraftError: the request is impossible; the message says what to change.
+    """
+    pipe: TranscriptionPipeline = cached_pipeline("transcription", model, method, device, dtype, drafter=drafter)
+    return pipe(
+        audio, language=language, task=task, timestamps=timestamps, initial_prompt=initial_prompt,
+        condition_on_previous=condition_on_previous, speculative=speculative, method=method, seed=seed,
+        temperature=temperature, thresholds=thresholds, on_step=on_step,
+    )  # fmt: skip
+
+
+def parse_temperatures(given: float | Sequence[float] | None) -> tuple[float, ...]:
+    """Return the temperatures of the attempts at a window; raise InvalidArgument for impossible ones."""
+    values = TEMPERATURES if given is None else given if isinstance(given, Sequence) else (given,)
+    numbers = tuple(to_real("temperature", value) for value in values)
+    if not 1 <= len(numbers) <= MAX_ATTEMPTS or not all(0 <= number < float("inf") for number in numbers):
+        raise argument_error("temperature", given, f"0 or more (0 is greedy), or up to {MAX_ATTEMPTS} such numbers")
+    return numbers
+
+
+class TranscriptionPipeline(Pipeline):
+    """Speech recognition model with its weights, tokenizer and features."""
+
+    followed_fields = LENGTH_FIELDS
+    target_model: Any
+
+    def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(card, method=method, device=device, dtype=dtype)
+        self.control_tokens = ControlTokens.from_config(self.target_model.generation_config, self.tokenizer)
+        self.log_mel = LogMel.from_folder(card.target)
+        self.eos_token_ids = frozenset({self.control_tokens.end})
+
+    def load_target_model(self, folder: Path) -> PreTrainedModel:
+        """Load the model, after its tokenizer."""
+        from transformers import WhisperForConditionalGeneration
+
+        self.tokenizer = read_weights("tokenizer", folder, lambda: load_tokenizer(folder))
+        return load_pretrained(WhisperForConditionalGeneration, folder, self.device, self.dtype, self.card.device_map)
+
+    def max_positions(self) -> int:
+        """Return the number of positions of the decoder."""
+        positions: int = self.target_model.config.max_target_positions
+        return positions
+
+    @property
+    def is_tested_architecture(self) -> bool:
+        return True  # no other is detected
+
+    def build_target(self, guided: bool) -> EncoderDecoderTarget:
+        return EncoderDecoderTarget(self.target_model, context=self.context_len)
+
+    @cached_property
+    def token_mask(self) -> Tensor:
+        """Return the `[1, V]` bool mask of allowed ids, which are all."""
+        return torch.ones(1, self.target_model.config.vocab_size, dtype=torch.bool, device=self.device)
+
+    @property
+    def codebook(self) -> Tensor | None:
+        return None  # text tokens have no codebook
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Return the sampler: suppressed ids of the checkpoint, then the rules for timestamps."""
+        config, vocab_size = self.target_model.generation_config, self.token_mask.shape[1]
+        constraints = build_constraints(config, vocab_size, self.eos_token_ids, self.device) or Constraints()
+        return Sampler(None, self.stop_token_mask, replace(constraints, timestamps=self.control_tokens.rules))
+
+    @property
+    def window_frames(self) -> int:
+        """Return the number of frames that the encoder reads."""
+        stride = self.target_model.get_encoder().conv2.stride[0]
+        frames: int = stride * self.target_model.config.max_source_positions
+        return frames
+
+    @property
+    def max_context_ids(self) -> int:
+        """Return the number of ids of earlier text that a prompt may hold."""
+        return self.context_len // 2 - 1
+
+    def sample_prompts(self) -> list[PromptInputs]:
+        tokens = self.control_tokens
+        prompt = tokens.prompt(next(iter(tokens.languages), None), "transcribe", timestamps=False)
+        return [PromptInputs((prompt,), min(SAMPLE_TOKENS, self.context_len - len(prompt)))]
+
+    def encoder_input(self, features: LogMelStream, first_frame: int, num_frames: int) -> EncoderInput:
+        """Return the encoder's input for a window; frames after the `num_frames` of the track are 0."""
+        window = features.window(first_frame, num_frames)
+        return EncoderInput(torch.nn.functional.pad(window, (0, self.window_frames - num_frames)))
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, without control tokens and timestamps."""
+        kept = [token for token in ids if token < self.control_tokens.end]
+        text: str = self.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    @torch.inference_mode()
+    def no_speech_probability(self, encoder_input: EncoderInput, prompt_ids: Sequence[int]) -> float:
+        """Return the probability of silence at the start of a transcript, 0 where the model has no token for it."""
+        tokens, states = self.control_tokens, encoder_input.prompt_states
+        if tokens.no_speech is None or states is None:
+            return 0.0
+        logits = self.target().compute_logits(states[prompt_ids.index(tokens.start)]).float()
+        return float(logits.softmax(-1)[tokens.no_speech])
+
+    @synchronized
+    @torch.inference_mode()
+    def detect_language(self, encoder_input: EncoderInput) -> tuple[str, float]:
+        """Return the likeliest language of a window and its probability among all languages.
+
+        Args:
+            encoder_input (EncoderInput): the window; its encoder's output is kept for the transcript.
+        """
+        target, tokens = self.target(), self.control_tokens
+        codes = list(tokens.languages)
+        prompt = PromptInputs(((tokens.start,),), 1, model_kwargs={ENCODER_INPUT: encoder_input})
+        with self.thread_tuner().apply():
+            target.prefill(target.empty_state(), [prompt])
+            assert encoder_input.prompt_states is not None
+            logits = target.compute_logits(encoder_input.prompt_states[0]).float()
+        probabilities = logits[[tokens.languages[code] for code in codes]].softmax(-1)
+        best = int(probabilities.argmax())
+        return codes[best], float(probabilities[best])
+
+    def __call__(self, audio: SoundSource, *, on_step: OnStep | None = None, **options: Any) -> Transcription:
+        """Transcribe a recording, with the arguments of `transcribe` except model, drafter, device and dtype."""
+        on_step = to_optional(to_callback, "on_step", on_step)
+        stream = self.stream(audio, **options)
+        for step in stream:
+            if on_step is not None:
+                on_step(step)
+        return stream.result()
+
+    def stream(self, audio: SoundSource, **options: Any) -> TranscriptionStream:
+        """Return an iterator over steps with the text so far, with the arguments of `transcribe`.
+
+        It may be left at any time; its `result()` is what has been decoded so far.
+        """
+        return TranscriptionStream(self.run(audio, **options))
+
+    def run(
+        self, audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool = True,
+        initial_prompt: str | None = None, condition_on_previous: bool = False, speculative: bool = True,
+        method: str | None = None, seed: int = 0, temperature: float | Sequence[float] | None = None,
+        thresholds: QualityThresholds | None = THRESHOLDS,
+    ) -> TranscriptionRequest:  # fmt: skip
+        """Return the request for a caller that schedules it, with the arguments of `transcribe`."""
+        spec, name = self.select_method(speculative, method), self.card.name
+        text = to_optional(to_string, "initial_prompt", initial_prompt)
+        options = TranscriptionOptions(
+            self.control_tokens.check_language(to_optional(to_string, "language", language), name),
+            self.control_tokens.check_task(to_string("task", task), name), bool(timestamps),
+            parse_temperatures(temperature), QualityThresholds(None, None, None) if thresholds is None else thresholds,
+            expand_seeds(seed, 1, "recording")[0], self.initial_ids(text), bool(condition_on_previous),
+        )  # fmt: skip
+        features = self.read_sound(audio)
+        if features.num_frames > self.window_frames:
+            options = replace(options, timestamps=True)
+        return self.build_request(spec, features, options)
+
+    @synchronized
+    def build_request(self, spec: Any, features: LogMelStream, options: TranscriptionOptions) -> TranscriptionRequest:
+        """Return the request for features, whose language is detected where it is not given."""
+        first_input = None
+        if options.language is None and self.control_tokens.languages:
+            first_input = self.encoder_input(features, 0, min(self.window_frames, features.num_frames))
+            language, probability = self.detect_language(first_input)
+            options = replace(options, language=language, language_probability=probability)
+        tracks = [Track(0, features.num_frames)]
+        return TranscriptionRequest(self, self.method(spec), features, options, tracks, first_input=first_input)
+
+    def read_sound(self, audio: SoundSource) -> LogMelStream:
+        """Return the features of a recording.
+
+        Raises:
+            PromptError: it is no sound, or holds none.
+        """
+        features = self.log_mel.stream()
+        with open_sound(audio) as sound:
+            for block in sound:
+                features.push(block)
+        if not features.num_samples:
+            raise PromptError("the recording is empty; give one with sound in it.")
+        return features
+
+    def initial_ids(self, text: str | None) -> tuple[int, ...]:
+        """Return the ids of a text before the recording."""
+        if not text:
+            return ()
+        return tuple(self.tokenizer.encode(" " + text.strip(), add_special_tokens=False))
+
+
+__all__ = [
+    "QualityThresholds", "Transcription", "TranscriptionPipeline", "TranscriptionRequest", "TranscriptionStep",
+    "TranscriptionStream", "transcribe",
+]  # fmt: skip
