@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polydraft.core.draft import all_equal_without_sync
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.timestamps import TimestampRules
 
@@ -65,8 +66,10 @@ class Constraints:
             reversed_prefixes = [[*word[-2::-1], *[-1] * (max_len - len(word) + 1)] for word in bad_words]
             prefixes = torch.tensor(reversed_prefixes, dtype=torch.long, device=device).view(len(bad_words), max_len)
             ends = torch.tensor([word[-1] for word in bad_words], device=device)
-        masks = (make_vocab_mask(ids) for ids in (forced_last, suppressed, begin_suppressed))  # last fields, in order
-        constraints = Constraints(no_repeat_ngram, prefixes, ends, *masks)
+        constraints = Constraints(
+            no_repeat_ngram, prefixes, ends, make_vocab_mask(forced_last), make_vocab_mask(suppressed),
+            make_vocab_mask(begin_suppressed),
+        )  # fmt: skip
         # `suppressed` is the only constraint that does not depend on history
         return constraints if constraints.depends_on_history or constraints.suppressed is not None else None
 
@@ -80,7 +83,7 @@ class Constraints:
         """Return the logits `[B, T, V]` with those of forbidden ids at -inf.
 
         Args:
-            logits (Tensor): `[B, T, V]` of T scored positions.
+            logits (Tensor): `[B, T, V]` of T scored positions; may be changed in place.
             grammar_bias (Tensor | None): 0 for ids that the grammar allows, -inf for others, broadcastable to `logits`.
             context (GenerationContext | None): tokens before every scored position; may be None if no constraint
                 depends on history.
@@ -98,10 +101,12 @@ class Constraints:
         if self.suppressed is not None:
             logits = logits.masked_fill(self.suppressed, -torch.inf)
         if self.begin_suppressed is not None and context is not None:
-            logits = logits.masked_fill(self.begin_suppressed & (context.positions == 0)[..., None], -torch.inf)
+            is_first = context.positions == 0
+            if all_equal_without_sync(is_first) is not False:
+                logits = logits.masked_fill(self.begin_suppressed & is_first[..., None], -torch.inf)
         if self.timestamps is not None and context is not None:
             has_timestamps = context.last_prompt_ids() != self.timestamps.no_timestamps_id
-            logits = self.timestamps(logits, context, has_timestamps)
+            logits = self.timestamps.apply_(logits, context, has_timestamps)
         return logits
 
 

@@ -293,7 +293,7 @@ class Sampler:
         if tensors.uses("repetition_penalty"):
             processed = apply_repetition_penalty(processed, require_context(context), tensors.repetition_penalty)
         if self.constraints is not None:
-            processed = self.constraints(processed, bias, context)
+            processed = self.constraints(processed.clone() if processed is logits else processed, bias, context)
         if any(params.temperature not in (0, 1) for params in tensors.distinct_params):
             processed = processed / tensors.temperature[:, None, None]  # `tensors` have 1 in place of 0 for greedy rows
         return processed

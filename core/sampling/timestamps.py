@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.batched_state import cached_arange
+from polydraft.core.draft import all_equal_without_sync
 from polydraft.core.sampling.context import GenerationContext
 
 
@@ -50,6 +51,10 @@ class TimestampRules:
             enabled (Tensor | None): `[B]` bool, rows that generate timestamps; the others keep their logits. None
                 enables all rows.
         """
+        return self.apply_(logits.clone(), context, enabled)
+
+    def apply_(self, logits: Tensor, context: GenerationContext, enabled: Tensor | None = None) -> Tensor:
+        """Set the logits of forbidden ids to -inf in place, with the arguments and the result of `__call__`."""
         first = self.first_timestamp_id
         is_on = torch.ones_like(context.positions, dtype=torch.bool) if enabled is None else enabled[:, None]
         last_is_timestamp, previous_is_timestamp = (context.last_generated(2) >= first).unbind(-1)
@@ -60,19 +65,21 @@ class TimestampRules:
         # the partner of a single timestamp may be equal to it, so that a segment starts where the one before ends
         least = context.last_generated_from(first) + (~is_single).long()  # [B, T]; 0 before the first timestamp
 
-        processed = logits.clone()
-        text, timestamps = processed[..., :first], processed[..., first:]  # views
+        words, controls, timestamps = logits.tensor_split((self.end_id, first), -1)  # views
         timestamp_ids = cached_arange(logits.shape[-1], logits.device)[first:]
         is_forbidden = is_on[..., None] & (timestamp_ids < least[..., None]) | is_paired[..., None]
         if self.max_initial_index is not None:
             is_forbidden |= is_initial[..., None] & (timestamp_ids > first + self.max_initial_index)
         timestamps.masked_fill_(is_forbidden, -torch.inf)
-        processed[..., self.no_timestamps_id].masked_fill_(is_on, -torch.inf)
-        processed[..., : self.end_id].masked_fill_(is_single[..., None], -torch.inf)
-        text.masked_fill_(is_initial[..., None], -torch.inf)
+        logits[..., self.no_timestamps_id].masked_fill_(is_on, -torch.inf)
 
-        # normalised first, as in transformers, so that close calls are decided by the same bits
-        log_probs = processed.float().log_softmax(-1)
-        is_likelier = log_probs[..., first:].logsumexp(-1) > log_probs[..., :first].amax(-1)
-        text.masked_fill_((is_on & is_likelier)[..., None], -torch.inf)
-        return processed
+        # the likeliest other id, of those that the rules before allow
+        best_word = words.amax(-1).masked_fill(is_single | is_initial, -torch.inf)
+        best_control = controls.amax(-1).masked_fill(is_initial, -torch.inf)
+        is_likelier = timestamps.float().logsumexp(-1) > torch.maximum(best_word, best_control)
+        without_controls = is_initial | (is_on & is_likelier)
+        without_words = without_controls | is_single
+        if all_equal_without_sync(without_words) is not False:  # most passes have none
+            words.masked_fill_(without_words[..., None], -torch.inf)
+            controls.masked_fill_(without_controls[..., None], -torch.inf)
+        return logits

@@ -137,8 +137,11 @@ class TranscriptionPipeline(Pipeline):
 
     @cached_property
     def token_mask(self) -> Tensor:
-        """Return the `[1, V]` bool mask of allowed ids, which are all."""
-        return torch.ones(1, self.target_model.config.vocab_size, dtype=torch.bool, device=self.device)
+        """Return the `[1, V]` bool mask of allowed ids: all but those that the checkpoint suppresses."""
+        mask = torch.ones(1, self.target_model.config.vocab_size, dtype=torch.bool, device=self.device)
+        if (suppressed := self.target_model.generation_config.suppress_tokens) is not None:
+            mask[:, [token for token in suppressed if 0 <= token < mask.shape[1]]] = False
+        return mask
 
     @property
     def codebook(self) -> Tensor | None:
@@ -146,10 +149,12 @@ class TranscriptionPipeline(Pipeline):
 
     @cached_property
     def sampler(self) -> Sampler:
-        """Return the sampler: suppressed ids of the checkpoint, then the rules for timestamps."""
+        """Return the sampler: constraints of the checkpoint, then the rules for timestamps."""
         config, vocab_size = self.target_model.generation_config, self.token_mask.shape[1]
         constraints = build_constraints(config, vocab_size, self.eos_token_ids, self.device) or Constraints()
-        return Sampler(None, self.stop_token_mask, replace(constraints, timestamps=self.control_tokens.rules))
+        # suppressed ids are part of the grammar, whose bias costs no pass over the logits of its own
+        constraints = replace(constraints, suppressed=None, timestamps=self.control_tokens.rules)
+        return Sampler(self.token_mask, self.stop_token_mask, constraints)
 
     @property
     def window_frames(self) -> int:
