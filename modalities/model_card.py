@@ -173,13 +173,15 @@ class ModelCard:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Return which of the features that methods may require the model has: codes, a preview, image rows."""
-        from polydraft.core.methods.spec import CODEBOOK, IMAGE_ROWS, PREVIEW_IMAGE
+        """Return which of the features that methods may require the model has, such as codes or image rows."""
+        from polydraft.core.methods.spec import CODEBOOK, HYPOTHESES, IMAGE_ROWS, PREVIEW_IMAGE
 
         present = {
-            CODEBOOK: self.modality in ("image", "speech") and not self.is_latent,  # words and latents have no codebook distances
+            # words and latents have no codebook distances
+            CODEBOOK: self.modality in ("image", "speech") and not self.is_latent,
             PREVIEW_IMAGE: bool(self.manifest.get("preview", False)),  # a small image is generated before the large one
             IMAGE_ROWS: self.modality == "image",
+            HYPOTHESES: self.modality == "transcription",
         }
         return frozenset(name for name, is_there in present.items() if is_there)
 

@@ -17,6 +17,7 @@ from polydraft.core.drafters.heads.row_above import RowAboveDrafter
 from polydraft.core.drafters.history.drafter import HistoryDrafter, HistorySource
 from polydraft.core.drafters.history.recycling import RecyclingMemory, RecyclingSource
 from polydraft.core.drafters.history.suffix import SuffixSource
+from polydraft.core.drafters.hypothesis import HypothesisDrafter
 from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter
 from polydraft.core.drafters.jacobi.lookahead import LookaheadDrafter
 from polydraft.core.drafters.jacobi.parallel_rows import ROW_INITIALISATIONS, ParallelRowsDrafter
@@ -38,6 +39,7 @@ from polydraft.core.drafters.tree.stop_rules import (
 )
 from polydraft.core.methods.auto import auto_entry
 from polydraft.core.methods.spec import (
+    HYPOTHESES,
     IMAGE_ROWS,
     PJD_PAPER,
     PREVIEW_IMAGE,
@@ -95,6 +97,11 @@ def build_preview(context: MethodContext, values: ParamValues) -> Drafter:
     """
     assert context.preview_index is not None  # `Registry.build` has checked it
     return PreviewDrafter(values["reach"], context.preview_index, context.allowed_token_mask)
+
+
+def build_hypothesis(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that copies from a guess of the whole output, `values["reach"]` tokens per draft."""
+    return HypothesisDrafter(context.allowed_token_mask, values["reach"], context.pairs_from)
 
 
 def build_window_initializer(context: MethodContext, values: ParamValues) -> WindowInitializer:
@@ -376,6 +383,12 @@ DRAFTERS: dict[str, DrafterSpec] = {
             lambda values: "adaptive", parameters=SUFFIX | RECYCLING | {"nodes": HISTORY_NODES},
         ),
         DrafterSpec(
+            "hypothesis", "a guess of the whole output, such as an earlier transcript, aligned as it goes",
+            "Ge et al. 2022, arXiv 2205.10350", build_hypothesis,
+            lambda values: "fixed", requirement=HYPOTHESES,
+            parameters={"reach": Parameter(16, "tokens drafted a pass", 1, 256)},
+        ),
+        DrafterSpec(
             "preview", "the token of a preview generated before at the same place, no model",
             "the preview of zai-org/GLM-Image", build_preview,
             lambda values: "fixed", requirement=PREVIEW_IMAGE,
@@ -487,7 +500,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
 }  # fmt: skip
 # drafters that `auto` may choose among; for a trained network the one that uses it best
 AUTO_CANDIDATES = (
-    "ar", "history", "suffix", "recycling", "jacobi", "lookahead", "preview", "local", "above", "hydra", "eagle2",
-    "medusa", "speechspec", "kangaroo", "draft",
+    "ar", "hypothesis", "history", "suffix", "recycling", "jacobi", "lookahead", "preview", "local", "above", "hydra",
+    "eagle2", "medusa", "speechspec", "kangaroo", "draft",
 )  # fmt: skip
 DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in AUTO_CANDIDATES})

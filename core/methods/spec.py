@@ -18,6 +18,7 @@ from polydraft.core.verifiers.base import Verifier
 ParamValues: TypeAlias = dict[str, Any]  # values of a method's parameters by name
 # capabilities that a method may need of a model, worded for messages
 CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS = "a codebook", "a preview before the image", "rows of an image"
+HYPOTHESES = "hypotheses of what it generates"
 TAPE_PAPER, PJD_PAPER = "Daliri et al. 2024, arXiv 2408.07978", "Liao et al. 2026, arXiv 2606.05703"
 
 
@@ -45,15 +46,18 @@ class MethodContext:
     # tells the model, its version and its device apart where speeds are kept; a function, since files are looked at
     memory_key: Callable[[], tuple[str, ...]] = field(default=tuple)
     reference_tokens: Tensor | None = None  # [F] ids of a text that answers may quote
+    has_hypotheses: bool = False  # whether prompts may bring guesses of what will be generated
+    pairs_from: int | None = None  # ids from this one on come in pairs, such as timestamps; None: there are none
     shared: dict[str, Any] = field(default_factory=dict)  # parts that drafters built from this context share, by name
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Return which of `CODEBOOK`, `PREVIEW_IMAGE` and `IMAGE_ROWS` the model has."""
+        """Return which of `CODEBOOK`, `PREVIEW_IMAGE`, `IMAGE_ROWS` and `HYPOTHESES` the model has."""
         present = {
             CODEBOOK: self.codebook is not None,
             PREVIEW_IMAGE: self.preview_index is not None,
             IMAGE_ROWS: self.row_length > 0,
+            HYPOTHESES: self.has_hypotheses,
         }
         return frozenset(name for name, is_present in present.items() if is_present)
 
@@ -109,7 +113,7 @@ class DrafterSpec:
     draft_type: Callable[[ParamValues], str]  # type of the drafts, given the parameter values
     default_verifier: str = "tape"
     drafter_kind: str = ""  # kind of trained drafter that it needs
-    requirement: str = ""  # capability that it needs: one of CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS
+    requirement: str = ""  # capability that it needs: one of CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS, HYPOTHESES
     is_tunable: bool = True  # whether it takes parameters tuned to the drafter; False as published
     deviation: str = ""  # how the implementation differs from the paper
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -137,7 +141,7 @@ class VerifierSpec:
     make: Callable[[MethodContext, ParamValues, str], Verifier]  # given context, parameters and type of the drafts
     draft_types: tuple[str, ...]  # types of drafts it can verify, see DrafterSpec; "" is any with shared noise
     default_drafter: str = "jacobi"  # "" if it cannot be given alone
-    requirement: str = ""  # capability that it needs: one of CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS
+    requirement: str = ""  # capability that it needs: one of CODEBOOK, PREVIEW_IMAGE, IMAGE_ROWS, HYPOTHESES
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 

@@ -4,8 +4,8 @@
     logits = constraints(logits, grammar_bias, context)
 
 They are applied in the order of transformers' logits processors: repeated n-grams, bad words, the forced last token,
-suppressed ids, rules for timestamps. Each is a function of a node's own path, so the nodes of a tree get the distribution that plain decoding
-would have there.
+suppressed ids, rules for timestamps. Each is a function of a node's own path, so the nodes of a tree get the
+distribution that plain decoding would have there.
 """
 
 from __future__ import annotations

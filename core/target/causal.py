@@ -7,7 +7,7 @@ path and drops the rest. `prefill` adds rows to a target's state; `core.batched_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
@@ -45,6 +45,7 @@ class PromptInputs:
     # further keyword arguments of the model's forward for the prompt, such as pixel values
     model_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     sampling_params: SamplingParams = SamplingParams()
+    hypothesis: tuple[int, ...] = ()  # guess of what will be generated, as tokens of the decoding loop, for drafters
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class PrefillOutput:
     branch_lens: Tensor  # [B, R] prompt lengths
     hidden_states: Tensor  # [B, R, L, D] of the last layer
     embeddings: Tensor | None = None  # [B, R, L, D] input of the first layer, where it is not the embedding of the ids
+    encoder_states: Tensor | None = None  # [B, S, D] that all positions of a row attend to, if there is an encoder
+    hypotheses: tuple[tuple[int, ...], ...] = ()  # of the prompts
 
     @property
     def root_tokens(self) -> Tensor:
@@ -333,6 +336,7 @@ class CausalTarget:
         first_new_row, cache_rows = len(state) - len(prompts), state.cache.add_rows(len(prompts))
         try:
             output = self.run_prefill(state, prompts, ids, branch_lens, cache_rows)
+            output = replace(output, hypotheses=tuple(prompt.hypothesis for prompt in prompts))
             assert state.is_finite is not None
             state.is_finite[first_new_row:] = output.is_finite()
             return output

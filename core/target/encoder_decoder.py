@@ -7,7 +7,7 @@ join and leave the batch with it, and nothing rolls them back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -55,13 +55,14 @@ class EncoderDecoderTarget(CausalTarget):
     def run_prefill(
         self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
     ) -> PrefillOutput:
-        for row, prompt in enumerate(prompts):
-            self.network.write_fixed(state.cache, rows.start + row, self.encoder_states(prompt.model_kwargs))
+        encoder_states = [self.encoder_states(prompt.model_kwargs) for prompt in prompts]
+        for row, states in enumerate(encoder_states):
+            self.network.write_fixed(state.cache, rows.start + row, states)
         output = super().run_prefill(state, prompts, ids, lengths, rows)
         for row, prompt in enumerate(prompts):
             if (given := prompt.model_kwargs.get(ENCODER_INPUT)) is not None:
                 given.prompt_states = output.hidden_states[row, 0, : lengths[row, 0]]
-        return output
+        return replace(output, encoder_states=torch.stack(encoder_states))
 
     def encoder_states(self, model_kwargs: Mapping[str, Any]) -> Tensor:
         """Return the encoder's output for a prompt, `[S, D]`."""

@@ -22,9 +22,10 @@ from transformers import PreTrainedModel
 
 from polydraft.core.checks.arguments import argument_error, to_callback, to_optional, to_real, to_string
 from polydraft.core.errors import PromptError
+from polydraft.core.methods.spec import MethodContext
 from polydraft.core.sampling.constraints import Constraints
 from polydraft.core.sampling.sampler import Sampler
-from polydraft.core.target.causal import PromptInputs
+from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderDecoderTarget, EncoderInput
 from polydraft.modalities.generation_config import LENGTH_FIELDS, build_constraints
 from polydraft.modalities.loading import Drafters, cached_pipeline
@@ -55,8 +56,9 @@ SAMPLE_TOKENS = 224  # of a prompt that passes are timed with
 
 def transcribe(
     audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool = True,
-    initial_prompt: str | None = None, condition_on_previous: bool = False, speculative: bool = True,
-    model: str | Path = "whisper-base", drafter: Drafters | None = None, method: str | None = None, seed: int = 0,
+    initial_prompt: str | None = None, condition_on_previous: bool = False, hypothesis: str | None = None,
+    speculative: bool = True, model: str | Path = "whisper-base", drafter: Drafters | None = None,
+    method: str | None = None, seed: int = 0,
     temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> Transcription:  # fmt: skip
@@ -69,6 +71,8 @@ def transcribe(
         timestamps (bool): whether segments have times of their own. Recordings of more than 30 seconds always do.
         initial_prompt (str | None): text before the recording, such as names that occur in it.
         condition_on_previous (bool): whether the text of a window is context for the next.
+        hypothesis (str | None): a guess of the text, such as an earlier transcript of the same sound, which drafts copy
+            from; the text is the same without it, later.
         speculative (bool): True drafts with the model's default method, False is plain decoding; the text is the same.
         model (str | Path): a model, as for `load`.
         drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
@@ -90,8 +94,8 @@ def transcribe(
     pipe: TranscriptionPipeline = cached_pipeline("transcription", model, method, device, dtype, drafter=drafter)
     return pipe(
         audio, language=language, task=task, timestamps=timestamps, initial_prompt=initial_prompt,
-        condition_on_previous=condition_on_previous, speculative=speculative, method=method, seed=seed,
-        temperature=temperature, thresholds=thresholds, on_step=on_step,
+        condition_on_previous=condition_on_previous, hypothesis=hypothesis, speculative=speculative, method=method,
+        seed=seed, temperature=temperature, thresholds=thresholds, on_step=on_step,
     )  # fmt: skip
 
 
@@ -155,6 +159,11 @@ class TranscriptionPipeline(Pipeline):
         # suppressed ids are part of the grammar, whose bias costs no pass over the logits of its own
         constraints = replace(constraints, suppressed=None, timestamps=self.control_tokens.rules)
         return Sampler(self.token_mask, self.stop_token_mask, constraints)
+
+    def method_context(self, target: CausalTarget) -> MethodContext:
+        """Return the parts that methods are built from: prompts may bring hypotheses, and timestamps come in pairs."""
+        context = super().method_context(target)
+        return replace(context, has_hypotheses=True, pairs_from=self.control_tokens.first_timestamp)
 
     @property
     def window_frames(self) -> int:
@@ -230,9 +239,9 @@ class TranscriptionPipeline(Pipeline):
 
     def run(
         self, audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool = True,
-        initial_prompt: str | None = None, condition_on_previous: bool = False, speculative: bool = True,
-        method: str | None = None, seed: int = 0, temperature: float | Sequence[float] | None = None,
-        thresholds: QualityThresholds | None = THRESHOLDS,
+        initial_prompt: str | None = None, condition_on_previous: bool = False, hypothesis: str | None = None,
+        speculative: bool = True, method: str | None = None, seed: int = 0,
+        temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
     ) -> TranscriptionRequest:  # fmt: skip
         """Return the request for a caller that schedules it, with the arguments of `transcribe`."""
         spec, name = self.select_method(speculative, method), self.card.name
@@ -240,8 +249,9 @@ class TranscriptionPipeline(Pipeline):
         options = TranscriptionOptions(
             self.control_tokens.check_language(to_optional(to_string, "language", language), name),
             self.control_tokens.check_task(to_string("task", task), name), bool(timestamps),
-            parse_temperatures(temperature), QualityThresholds(None, None, None) if thresholds is None else thresholds,
-            expand_seeds(seed, 1, "recording")[0], self.initial_ids(text), bool(condition_on_previous),
+            parse_temperatures(temperature), thresholds or QualityThresholds(None, None, None),
+            expand_seeds(seed, 1, "recording")[0], self.text_ids(text), bool(condition_on_previous),
+            hypothesis=self.text_ids(to_optional(to_string, "hypothesis", hypothesis)),
         )  # fmt: skip
         features = self.read_sound(audio)
         if features.num_frames > self.window_frames:
@@ -273,8 +283,8 @@ class TranscriptionPipeline(Pipeline):
             raise PromptError("the recording is empty; give one with sound in it.")
         return features
 
-    def initial_ids(self, text: str | None) -> tuple[int, ...]:
-        """Return the ids of a text before the recording."""
+    def text_ids(self, text: str | None) -> tuple[int, ...]:
+        """Return the ids of a text, as the model would write it."""
         if not text:
             return ()
         return tuple(self.tokenizer.encode(" " + text.strip(), add_special_tokens=False))

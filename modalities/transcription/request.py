@@ -50,6 +50,7 @@ class TranscriptionOptions:
     initial_ids: tuple[int, ...] = ()  # of a text before the recording
     follows_text: bool = False  # whether the text of earlier windows is context
     language_probability: float | None = None  # if the language was detected
+    hypothesis: tuple[int, ...] = ()  # ids of a guess of the whole text
 
 
 @dataclass
@@ -178,7 +179,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         prompt = PromptInputs(
             (window.prompt_ids,), self.pipe.context_len - len(window.prompt_ids), self.options.seed,
             window.first_frame * MAX_ATTEMPTS + window.attempt, {ENCODER_INPUT: window.encoder_input},
-            replace(self.pipe.sampling_params(temperature=temperature), log_probs=True),
+            replace(self.pipe.sampling_params(temperature=temperature), log_probs=True), self.options.hypothesis,
         )  # fmt: skip
         self.rows.append(Request(len(self.prompts), DecodeStats(self.method.name, self.method.effective_guarantee)))
         self.prompts.append(prompt)
