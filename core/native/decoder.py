@@ -34,7 +34,7 @@ class LayerWeights:
     cross_query: PanelWeight | None = None  # of attention to fixed keys, if there is any
     cross_output: PanelWeight | None = None
 
-    def own(self) -> list[PanelWeight]:
+    def common_weights(self) -> list[PanelWeight]:
         """Return those that every decoder has."""
         return [self.qkv, self.output, self.up, self.down]
 
@@ -44,7 +44,7 @@ class LayerWeights:
 
     def count(self) -> int:
         """Return the number of weights."""
-        return sum(weight.num_weights for weight in self.own() + self.cross())
+        return sum(weight.num_weights for weight in self.common_weights() + self.cross())
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class NativeDecoder:
         norms = (layer.input_norm, layer.mlp_norm, layer.query_norm, layer.key_norm)
         cross = [weight.matrix for weight in layer.weights.cross()] or [Matrix(), Matrix()]
         return Layer(
-            *map(self.norm_structure, norms), *(weight.matrix for weight in layer.weights.own()),
+            *map(self.norm_structure, norms), *(weight.matrix for weight in layer.weights.common_weights()),
             self.norm_structure(layer.cross_norm), *cross,
         )  # fmt: skip
 

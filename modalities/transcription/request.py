@@ -39,7 +39,7 @@ UNRELIABLE_TEMPERATURE = 0.5  # from which on a text is no context for the next 
 
 @dataclass(frozen=True)
 class TranscriptionOptions:
-    """What a caller asks for."""
+    """Hold the options of a transcription."""
 
     language: str | None  # code; None for a model of one language
     task: str
