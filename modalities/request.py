@@ -119,6 +119,9 @@ class GenerationRequest(ABC, Generic[Event, Result]):
             row.stats.set_times(self.stopwatch)
         return [row.stats for row in self.rows]
 
+    def close(self) -> None:
+        """Give back files that the request holds, if any; it is not decoded any further."""
+
     @abstractmethod
     def on_tokens(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, StopPoint]:
         """Take the committed tokens, with arguments and result of `on_step`."""

@@ -29,6 +29,10 @@ class EncoderInput:
     states: Tensor | None = field(default=None, repr=False)  # [S, D], the encoder's output
     prompt_states: Tensor | None = field(default=None, repr=False)  # [L, D], the decoder's at the last prompt's ids
 
+    def release(self) -> None:
+        """Drop input and output; no prompt that is still to be prefilled may have them."""
+        self.features, self.states, self.prompt_states = self.features[:0].clone(), None, None
+
 
 class EncoderDecoderTarget(CausalTarget):
     """Target adapter over an unmodified `…ForConditionalGeneration` with encoder and decoder, such as Whisper's.

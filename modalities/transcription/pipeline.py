@@ -238,12 +238,15 @@ class TranscriptionPipeline(Pipeline):
         return TranscriptionStream(self.run(audio, **options))
 
     def run(
-        self, audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool = True,
-        initial_prompt: str | None = None, condition_on_previous: bool = False, hypothesis: str | None = None,
-        speculative: bool = True, method: str | None = None, seed: int = 0,
+        self, audio: SoundSource | LogMelStream, *, language: str | None = None, task: str = "transcribe",
+        timestamps: bool = True, initial_prompt: str | None = None, condition_on_previous: bool = False,
+        hypothesis: str | None = None, speculative: bool = True, method: str | None = None, seed: int = 0,
         temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
     ) -> TranscriptionRequest:  # fmt: skip
-        """Return the request for a caller that schedules it, with the arguments of `transcribe`."""
+        """Return the request for a caller that schedules it, with the arguments of `transcribe`.
+
+        The recording may be features that the caller has computed elsewhere, all of them; the request closes them.
+        """
         spec, name = self.select_method(speculative, method), self.card.name
         text = to_optional(to_string, "initial_prompt", initial_prompt)
         options = TranscriptionOptions(
@@ -253,7 +256,7 @@ class TranscriptionPipeline(Pipeline):
             expand_seeds(seed, 1, "recording")[0], self.text_ids(text), bool(condition_on_previous),
             hypothesis=self.text_ids(to_optional(to_string, "hypothesis", hypothesis)),
         )  # fmt: skip
-        features = self.read_sound(audio)
+        features = audio if isinstance(audio, LogMelStream) else self.read_sound(audio)
         if features.num_frames > self.window_frames:
             options = replace(options, timestamps=True)
         return self.build_request(spec, features, options)

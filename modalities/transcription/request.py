@@ -209,6 +209,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             window.attempt += 1
             self.add_attempt(track, window)
             return
+        window.encoder_input.release()
         if is_silent(log_prob, no_speech, options.thresholds):
             self.open_window(track, window.first_frame + window.num_frames)
             return
@@ -225,6 +226,9 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             track.context = []
         # a window that found no end of a sentence before its first frame would be decoded again and again
         self.open_window(track, window.first_frame + (num_frames if num_frames > 0 else window.num_frames))
+
+    def close(self) -> None:
+        self.features.close()
 
     def poll_events(self) -> list[TranscriptionProgress]:
         segments = self.segments
