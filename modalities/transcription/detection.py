@@ -26,6 +26,11 @@ def build_manifest(folder: Path) -> dict[str, Any] | None:
     if family not in FAMILY_MARKERS or HEARS_AND_WRITES not in (fields.get("architectures") or [HEARS_AND_WRITES]):
         return None
     check_generation_config(folder)
+    return family_manifest(family)
+
+
+def family_manifest(family: str) -> dict[str, Any]:
+    """Return the manifest of a model of a family."""
     return {
         "format": 1, "modality": "transcription", "family": family, "drafters": {},
         "defaults": {"method": "auto", "temperature": 0.0},

@@ -4,15 +4,13 @@
     selector.load_json(memory.load())
     memory.save(selector.to_json())
 
-It is small, and a hint only: whatever cannot be read or written is ignored. `POLYDRAFT_CACHE` names another folder;
-`POLYDRAFT_CACHE=off` keeps nothing.
+It is small, and a hint only: whatever cannot be read or written is ignored.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,17 +19,8 @@ from typing import Any
 
 from polydraft.core.errors import OutputUnwritable, WeightsError
 from polydraft.core.folders.atomic_files import atomic_file
+from polydraft.core.folders.cache import cache_folder
 from polydraft.core.folders.json_files import read_json
-
-
-def cache_folder() -> Path | None:
-    """Return the folder for what may be lost, or None if nothing is to be kept."""
-    named = os.environ.get("POLYDRAFT_CACHE")
-    if named == "off":
-        return None
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polydraft"
 
 
 @dataclass

@@ -23,7 +23,7 @@ from polydraft.apps.measure.peers.llama_cpp import LlamaCpp
 from polydraft.apps.measure.peers.openvino import OpenVINO
 from polydraft.apps.measure.table import PEER
 from polydraft.apps.measure.timing import Run
-from polydraft.core.drafters.auto.memory import cache_folder
+from polydraft.core.folders.cache import cache_folder
 from polydraft.modalities.loading import load
 from polydraft.modalities.text.pipeline import TextPipeline
 
