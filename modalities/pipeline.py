@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from polydraft.core.checks.arguments import argument_error, to_integer, to_items
 from polydraft.core.decode import Method
 from polydraft.core.drafters.heads.block import BlockModel
+from polydraft.core.drafters.heads.ctc import CTCModel
 from polydraft.core.drafters.heads.hydra import HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads
 from polydraft.core.drafters.heads.row_above import RowAboveHeads
@@ -63,7 +64,9 @@ from polydraft.modalities.weights import load_causal_lm, read_weights
 log = logging.getLogger("polydraft.models")
 TOKEN_KINDS = {"image": "image", "speech": "speech", "vlm": "text", "transcription": "text"}  # by modality
 WINDOWED_METHODS = ("jacobi", "local")  # whose τ by window size is `<method>_committed` in a manifest
-NETWORKS = (EagleModel, MedusaHeads, HydraHeads, RowAboveHeads, KangarooAdapter, BlockModel, LocalRefinementModel)
+NETWORKS = (
+    EagleModel, MedusaHeads, HydraHeads, RowAboveHeads, KangarooAdapter, BlockModel, LocalRefinementModel, CTCModel,
+)  # fmt: skip
 NEAR_SIZES, FAR_SIZES = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # draft nodes of the passes that are timed
 TREE_SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # draft nodes that trees of draft heads are tuned to
 MAX_TREE_SIZE = TREE_SIZES[-1]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from polydraft.core.drafters.base import Drafter, NoDrafter
+from polydraft.core.drafters.heads.ctc import CTCDrafter
 from polydraft.core.drafters.heads.hydra import HydraDrafter
 from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
 from polydraft.core.drafters.heads.row_above import RowAboveDrafter
@@ -102,6 +103,12 @@ def build_preview(context: MethodContext, values: ParamValues) -> Drafter:
 def build_hypothesis(context: MethodContext, values: ParamValues) -> Drafter:
     """Build the drafter that copies from a guess of the whole output, `values["reach"]` tokens per draft."""
     return HypothesisDrafter(context.allowed_token_mask, values["reach"], context.pairs_from)
+
+
+def build_ctc(context: MethodContext, values: ParamValues) -> Drafter:
+    """Build the drafter that copies from what a CTC head reads off the encoder's output."""
+    model = context.drafter_loaders["ctc"]()
+    return CTCDrafter(model, context.allowed_token_mask, values["reach"], context.pairs_from)
 
 
 def build_window_initializer(context: MethodContext, values: ParamValues) -> WindowInitializer:
@@ -389,6 +396,14 @@ DRAFTERS: dict[str, DrafterSpec] = {
             parameters={"reach": Parameter(16, "tokens drafted a pass", 1, 256)},
         ),
         DrafterSpec(
+            "ctc", "what a trained head reads off the encoder's output at once, aligned as the transcript goes",
+            "Graves et al. 2006; Wen et al. 2024, arXiv 2412.00061", build_ctc,
+            lambda values: "fixed", drafter_kind="ctc", requirement=HYPOTHESES,
+            parameters={"reach": Parameter(16, "tokens drafted a pass", 1, 256)},
+            deviation="published: the head reads a decoder's states, and drafts are blocks; ours reads the encoder's, "
+            "once a window",
+        ),
+        DrafterSpec(
             "preview", "the token of a preview generated before at the same place, no model",
             "the preview of zai-org/GLM-Image", build_preview,
             lambda values: "fixed", requirement=PREVIEW_IMAGE,
@@ -500,7 +515,7 @@ DRAFTERS: dict[str, DrafterSpec] = {
 }  # fmt: skip
 # drafters that `auto` may choose among; for a trained network the one that uses it best
 AUTO_CANDIDATES = (
-    "ar", "hypothesis", "history", "suffix", "recycling", "jacobi", "lookahead", "preview", "local", "above", "hydra",
-    "eagle2", "medusa", "speechspec", "kangaroo", "draft",
+    "ar", "hypothesis", "ctc", "history", "suffix", "recycling", "jacobi", "lookahead", "preview", "local", "above",
+    "hydra", "eagle2", "medusa", "speechspec", "kangaroo", "draft",
 )  # fmt: skip
 DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in AUTO_CANDIDATES})
