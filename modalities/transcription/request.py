@@ -221,7 +221,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             track.segments.append(
                 Segment(start, end, text, tuple(ids), temperature, log_prob, ratio, no_speech, seek=window.first_frame)
             )
-            track.context += ids
+            track.context += without_second_of_pair(ids, first_timestamp)
         if temperature >= UNRELIABLE_TEMPERATURE:
             track.context = []
         # a window that found no end of a sentence before its first frame would be decoded again and again
@@ -254,6 +254,12 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             model=self.pipe.card.name, method=self.method.name, seed=options.seed,
             language_probability=options.language_probability,
         )  # fmt: skip
+
+
+def without_second_of_pair(ids: list[int], first_timestamp: int) -> list[int]:
+    """Return the ids of a segment without the last where it ends with two timestamps, as context for the next window."""
+    ends_in_pair = len(ids) > 2 and min(ids[-2:]) >= first_timestamp
+    return ids[:-1] if ends_in_pair else ids
 
 
 class TranscriptionStream(GenerationStream[TranscriptionRequest], Iterator[TranscriptionStep]):

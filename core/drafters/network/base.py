@@ -149,7 +149,7 @@ def layer_config(target_config: Any, layers: int, **others: Any) -> Any:
     Raises:
         UnsupportedMethod: Layers differ from each other, or need more than hidden states and positions.
     """
-    if any(getattr(target_config, name, None) for name in UNSUPPORTED_SETTINGS):
+    if target_config.is_encoder_decoder or any(getattr(target_config, name, None) for name in UNSUPPORTED_SETTINGS):
         raise unsupported_layers_error(target_config)
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations require them
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}

@@ -79,7 +79,7 @@ def write_tiny_whisper(folder: Path, *, is_multilingual: bool = True, seed: int 
         model.model.decoder.embed_positions.weight.normal_(std=1.0)  # so that a text does not repeat itself
         # many timestamps are together as likely as a letter
         model.model.decoder.embed_tokens.weight[first_timestamp:] *= 0.8
-    languages = {f"<|{language}|>": ids[f"<|{language}|>"] for language in LANGUAGES}
+    languages = {name: ids[name] for language in LANGUAGES if (name := f"<|{language}|>") in ids}
     tasks = {task: ids[f"<|{task}|>"] for task in TASKS}
     model.generation_config = GenerationConfig(
         bos_token_id=ids[END], eos_token_id=ids[END], pad_token_id=ids[END], decoder_start_token_id=ids[START],
