@@ -2,6 +2,7 @@
 
     polydraft image "a panda to the left of a rocket on a yellow background" -o panda.png --compare
     polydraft speech "We will meet again tomorrow." -o out.wav
+    polydraft transcribe talk.mp3 -o talk.srt
     polydraft chat frogs.png "How many frogs are there?"
     polydraft models tiny-image
     python -m polydraft --help
@@ -32,6 +33,7 @@ from polydraft.apps.cli import (
     serve,
     speech,
     train,
+    transcribe,
     ui,
 )
 from polydraft.apps.cli.bench import group as bench
@@ -90,6 +92,7 @@ def polydraft_command(
 app.command("image")(image.image)
 app.command("redraw")(redraw.redraw)
 app.command("speech")(speech.speech)
+app.command("transcribe")(transcribe.transcribe)
 app.command("chat")(chat.chat)
 app.command("models")(models.models)
 app.command("methods")(methods.methods)

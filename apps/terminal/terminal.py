@@ -80,6 +80,37 @@ def progress(label: str, unit: str = "tokens") -> Iterator[Advance]:
         yield lambda done, total, passes: bar.update(task, completed=done, total=total, passes=pass_count(passes))
 
 
+@contextmanager
+def text_progress(label: str, unit: str) -> Iterator[Callable[[float, float, int, str], None]]:
+    """Show a progress bar and the text in work on a terminal, a line per quarter elsewhere; both disappear when done.
+
+    Lines that are printed meanwhile stay above the bar where standard output is a terminal too.
+    """
+    if not sys.stderr.isatty():
+        advance = quarters(label, unit)
+        yield lambda done, total, passes, text: advance(round(done), max(1, round(total)), passes)
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    console, amount = (
+        Console(stderr=True),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}{task.fields[passes]}", markup=False),
+    )
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeElapsedColumn()
+    bar, line = Progress(*columns, console=console), Text(style="dim", no_wrap=True)
+    task = bar.add_task(label, total=1, passes="", unit=unit)
+
+    def show(done: float, total: float, passes: int, text: str) -> None:
+        bar.update(task, completed=done, total=total, passes=pass_count(passes))
+        line.plain = text[1 - console.width :]  # the end of it
+
+    with Live(Group(bar, line), console=console, transient=True, redirect_stdout=sys.stdout.isatty()):
+        yield show
+
+
 def pass_count(passes: int) -> str:
     """Return the number of passes as text, empty where nothing is decoded."""
     return f", {passes} passes" if passes else ""

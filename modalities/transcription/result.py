@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.output import check_writable, write_text
 from polydraft.modalities.transcription.formats import to_json, to_srt, to_tsv, to_txt, to_verbose_json, to_vtt
@@ -56,6 +59,11 @@ class Transcription:
     task: str = "transcribe"  # or "translate", into English
     language_probability: float | None = None  # None if the language was given
     notes: tuple[str, ...] = ()  # for the user, such as an option that the model does not have
+
+    @property
+    def tokens(self) -> Tensor:
+        """Return the ids of all segments, `[N]`, timestamps included."""
+        return torch.tensor([token for segment in self.segments for token in segment.tokens], dtype=torch.long)
 
     @property
     def words(self) -> list[Word]:

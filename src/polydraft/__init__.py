@@ -1,8 +1,9 @@
 """The public face of polydraft: speculative generation beyond text on one draft/verify core.
 
-    from polydraft import chat, generate_image, generate_speech
+    from polydraft import chat, generate_image, generate_speech, transcribe
     generate_image("a panda to the left of a rocket on a yellow background").image.save("panda.png")
     generate_speech("We will meet again tomorrow.").save("tomorrow.wav")
+    transcribe("talk.mp3").save("talk.srt")
     chat("frogs.png", "How many frogs are there?", model="HuggingFaceTB/SmolVLM-256M-Instruct").text
 
 Names are imported when first used, so that `import polydraft` stays quick and loads no torch.
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from polydraft.modalities.image.recipe import read_recipe
     from polydraft.modalities.loading import load
     from polydraft.modalities.speech.pipeline import generate_speech
+    from polydraft.modalities.transcription.pipeline import transcribe
     from polydraft.modalities.vlm.pipeline import chat
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "generate_speech",
     "load",
     "read_recipe",
+    "transcribe",
 ]
 
 # core/, modalities/, apps/ and assets/ are links here. Where git wrote them as plain text files (Windows without
@@ -74,6 +77,7 @@ _HOMES = {
     "generate_speech": "polydraft.modalities.speech.pipeline",
     "load": "polydraft.modalities.loading",
     "read_recipe": "polydraft.modalities.image.recipe",
+    "transcribe": "polydraft.modalities.transcription.pipeline",
 }
 
 
