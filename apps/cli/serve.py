@@ -1,7 +1,8 @@
-"""`polydraft serve`: pictures, speech and chat behind one OpenAI-compatible address.
+"""`polydraft serve`: pictures, speech, chat and transcripts behind one OpenAI-compatible address.
 
 polydraft serve                                          # the embedded models on http://127.0.0.1:8000
 polydraft serve --speech ./my-speech-model --port 9000   # what is named, and nothing else
+polydraft serve --transcription ./whisper-base           # a model that writes down what is said
 polydraft serve --drafter tiny-vlm=runs/hydra            # a drafter of one of the models
 polydraft serve --vlm ./my-vlm --reference terms.txt     # a text that its answers may quote
 POLYDRAFT_API_KEY=… polydraft serve --host 0.0.0.0 --config server.toml
@@ -24,7 +25,7 @@ from polydraft.apps.terminal.completion import method_names, model_names
 from polydraft.apps.terminal.options import DraftersOfModels, ReferencesOfModels
 from polydraft.apps.terminal.terminal import note
 
-NEEDED = ("fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
+NEEDED = ("fastapi", "uvicorn", "pydantic_settings", "prometheus_client", "python_multipart")
 
 
 def serve(
@@ -39,6 +40,7 @@ def serve(
     image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
     speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
     vlm: Annotated[str | None, typer.Option(help="A model that answers about pictures.")] = None,
+    transcription: Annotated[str | None, typer.Option(help="A model that writes down speech.")] = None,
     alias: Annotated[
         list[str] | None, typer.Option(help="Other names of models: tts-1=tiny-speech,gpt-4o=tiny-vlm.")
     ] = None,
@@ -100,9 +102,10 @@ def serve(
     from polydraft.apps.server.settings import settings
 
     given = {
-        "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "alias": alias,
-        "drafter": drafter, "reference": reference, "codec": codec, "method": method, "device": device,
-        "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded, "hosts": allow_host,
+        "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm,
+        "transcription": transcription, "alias": alias, "drafter": drafter, "reference": reference, "codec": codec,
+        "method": method, "device": device, "dtype": dtype, "threads": threads, "api_key": api_key,
+        "open": unguarded, "hosts": allow_host,
         "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
         "drain": drain, "keep_alive": keep_alive, "cors_origins": cors_origin, "root_path": root_path,
         "log_level": log_level, "ui": ui, "ray": ray, "ray_address": ray_address, "replicas": replicas,

@@ -19,7 +19,7 @@ from polydraft.apps.server.settings import ServerSettings, settings
 
 FRONT, REPLICA = "Front", "Replica"
 NAME = "polydraft"  # of the application
-MODELS = 3  # modalities, each with separate batch rows
+MODELS = 4  # modalities, each with separate batch rows
 CALLS = 1000  # open requests of the front; its admission is narrower, and /health is exempt from it
 LAST_WORDS, PAUSE = 5.0, 0.2  # seconds for answers to leave the front after all work is done, and between looks
 BUILT: list[tuple[Named, ServerEngine]] = []  # applications of this process, with their engines

@@ -1,8 +1,8 @@
-"""Messages between processes: plain data, numpy arrays, and images as PNG files.
+"""Messages between processes: plain data, numpy arrays, images as PNG files, and uploaded sound as it was sent.
 
-From the front to a replica goes one call: model, modality, arguments (images in them as PNG), whether progress is
-wanted, and the deadline in seconds. Back come messages, each a tuple that begins with its kind; due ones are sent as
-one list:
+From the front to a replica goes one call: model, modality, arguments (images in them as PNG, a sound file as its
+bytes), whether progress is wanted, and the deadline in seconds. Back come messages, each a tuple that begins with its
+kind; due ones are sent as one list:
 
 - ("accepted",) by a replica;
 - ("began", method, prompt_tokens), known from the first prompt on;
@@ -27,6 +27,7 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft.apps.server import errors as server_errors
+from polydraft.apps.server.engine.uploads import UploadedSound
 from polydraft.apps.server.errors import ComputeFailed, TooBusy
 from polydraft.core import errors as core_errors
 from polydraft.core.checks.system_errors import system_error
@@ -37,6 +38,8 @@ from polydraft.modalities.image.request import ImageProgress
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.speech.request import SpeechProgress
 from polydraft.modalities.speech.result import SpeechResult
+from polydraft.modalities.transcription.request import TranscriptionProgress
+from polydraft.modalities.transcription.result import Segment, Transcription, Word
 from polydraft.modalities.vlm.request import ChatProgress
 from polydraft.modalities.vlm.result import ChatResult
 
@@ -52,6 +55,10 @@ KINDS = {
         ChatResult,
         DecodeStats,
         ImageRecipe,
+        TranscriptionProgress,
+        Transcription,
+        Segment,
+        Word,
     )
 }
 PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)
@@ -69,6 +76,8 @@ def pack(value: Any) -> Any:
         return ("tensor", str(value.dtype).removeprefix("torch."), small(value.numpy()))
     if isinstance(value, Image.Image):
         return ("picture", png(value))
+    if isinstance(value, UploadedSound):
+        return ("sound", value.max_seconds, value.content())
     if isinstance(value, list):
         return [pack(each) for each in value]
     if isinstance(value, tuple):
@@ -94,6 +103,8 @@ def unpack(value: Any) -> Any:
         picture = Image.open(io.BytesIO(content), formats=("PNG",))
         picture.load()
         return picture
+    if kind == "sound":
+        return UploadedSound(io.BytesIO(content), value[1])
     if kind == "tuple":
         return tuple(unpack(each) for each in content)
     if kind == "dict":

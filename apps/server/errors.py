@@ -33,5 +33,13 @@ class ComputeFailed(PolydraftError, RuntimeError):
     """Error of an unexpected exception during the computation."""
 
 
+class UnsupportedMedia(PolydraftError, ValueError):
+    """Error of an uploaded file of another kind than the request needs."""
+
+
+class TooLong(PolydraftError, ValueError):
+    """Error of a sound or a file that is larger than the server takes."""
+
+
 class ReplicaLost(PolydraftError, RuntimeError):
     """Error of a request whose process has died; another one will do the same work."""

@@ -12,6 +12,8 @@ from polydraft.apps.server.errors import TooBusy
 
 LARGEST_PICTURE = 24_000_000  # bytes of an image file, sent in Base64 or uploaded
 LARGEST_BODY = 32 * 2**20  # bytes; such an image in Base64, and the rest of a request
+LARGEST_UPLOAD = 100 * 2**20  # bytes of a sound file, which goes to disk and not to memory
+LONGEST_SOUND = 7200.0  # seconds; a small file may hold days of silence
 LONGEST_WAIT = 30  # largest `retry-after` in seconds
 MAX_PIXELS = 2**29  # of the decoded images of all requests: 2 GB, or forty photographs of a phone
 RECENT = 0.2  # weight of the newest request in how long requests take

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from polydraft.core.checks.extras import require
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument, PolydraftError, PromptError, UnsupportedModel
 from polydraft.modalities.hub import is_repository
@@ -46,7 +47,7 @@ class Served:
 
     @property
     def modality(self) -> str:
-        """ "image", "speech" or "vlm"."""
+        """ "image", "speech", "vlm" or "transcription"."""
         return self.card.modality
 
     @property
@@ -76,7 +77,7 @@ class Served:
 
     def prompts(self, arguments: dict[str, Any]) -> int:
         """Return the number of prompts that a request counts as."""
-        if self.modality == "speech":
+        if self.modality in ("speech", "transcription"):
             return 1
         if self.modality == "vlm":
             return max(1, sum(isinstance(turns, list) for turns in arguments.get("messages") or ()))
@@ -92,10 +93,12 @@ def check(choice: ModelChoice) -> None:
     Raises:
         PolydraftError: the errors of `load`.
     """
-    check_model(
+    card = check_model(
         choice.model, codec=choice.codec, drafter=choice.drafter, methods=[choice.method] if choice.method else [],
         device=choice.device, dtype=choice.dtype, modality=choice.modality, reference=choice.reference,
     )  # fmt: skip
+    if card.modality == "transcription":
+        require("av", "transcription of uploaded sound")
 
 
 def read(choice: ModelChoice) -> Served:
@@ -128,12 +131,15 @@ def warm_up(served: Served) -> None:
 
 def decode_example(served: Served) -> None:
     """Decode an example request to its end, two rows at a time; raise the error of a row that cannot go on."""
+    import numpy as np
     from PIL import Image
 
+    second = np.sin(np.arange(16_000, dtype=np.float32) * 0.2)
     examples: dict[str, dict[str, Any]] = {
         "image": {"prompt": ["a cat", "a dog"], "partial_images": 1},
         "speech": {"text": "Yes. No."},
         "vlm": {"question": ["What is this?"] * 2, "max_new_tokens": 16},
+        "transcription": {"audio": (second, 16_000), "temperature": 0.0},
     }
     if not served.card.is_text_only:
         examples["vlm"]["image"] = Image.new("RGB", (64, 64))

@@ -34,7 +34,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from polydraft.apps.server.limits import LARGEST_BODY
+from polydraft.apps.server.limits import LARGEST_BODY, LARGEST_UPLOAD, LONGEST_SOUND
 from polydraft.apps.terminal.assignment import assign_drafters, assign_references
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
@@ -99,6 +99,7 @@ class ServerSettings(BaseSettings):
     image: str | None = None  # served image model; with no model given, the embedded ones are served
     speech: str | None = None
     vlm: str | None = None
+    transcription: str | None = None
     alias: Annotated[dict[str, str], NoDecode, BeforeValidator(aliases)] = {}  # {"gpt-4o": "tiny-vlm"}
     method: str | None = None
     drafter: Names = []  # folders or repositories; of several models as MODEL=FOLDER
@@ -120,6 +121,8 @@ class ServerSettings(BaseSettings):
     keep_alive: Annotated[int, Field(ge=1, le=86_400)] = 120  # seconds; longer than Go's 90 s and load balancers' 60 s
     max_body: Annotated[int, Field(ge=1024, description="Bytes.")] = LARGEST_BODY
     max_pixels: Annotated[int, Field(ge=64)] = 16_000_000
+    max_upload_bytes: Annotated[int, Field(ge=1024, description="Of a sound file.")] = LARGEST_UPLOAD
+    max_sound_seconds: Annotated[float, Field(gt=0, le=1_000_000, description="Of a sound.")] = LONGEST_SOUND
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     ui: bool = True
     ray: bool = False  # engines on a Ray cluster, see `apps/ray`
@@ -206,7 +209,9 @@ class ServerSettings(BaseSettings):
     @property
     def model_choices(self) -> list[tuple[str, str | None]]:
         """Return the models with the modality that each must have."""
-        options = ((self.image, "image"), (self.speech, "speech"), (self.vlm, "vlm"))
+        options = (
+            (self.image, "image"), (self.speech, "speech"), (self.vlm, "vlm"), (self.transcription, "transcription"),
+        )  # fmt: skip
         by_modality = {name: kind for name, kind in options if name}
         named = [(name, None) for name in self.models if not (name in self.tables and name in by_modality)]
         return [*named, *((name, kind) for name, kind in options if name)] or [(name, None) for name in EMBEDDED]

@@ -34,6 +34,7 @@ from polydraft.apps.ui.views import chrome
 
 TABS = {"draw": ("Draw", draw.tab), "speak": ("Speak", speak.tab), "ask": ("Ask", ask.tab),
         "compare": ("Compare", compare.tab), "models": ("Models", models.tab)}  # fmt: skip
+MODALITIES = ("image", "speech", "vlm")  # that tabs are for
 WAITING = 64  # events in the queue; the engine has its own
 
 
@@ -54,9 +55,11 @@ def build(engine: ServerEngine, sounds: Sounds | None = None) -> gr.Blocks:
 
 
 def offers(engine: ServerEngine) -> dict[str, Offer]:
-    """Return the first model of each modality."""
+    """Return the first model of each modality that the page has a tab for."""
     found: dict[str, Offer] = {}
     for served in engine.models():
+        if served.modality not in MODALITIES:
+            continue
         draws = served.modality == "image"
         grid, reads = (served.pipe.grid, optional_inputs(served.pipe)) if draws else ((0, 0), frozenset[str]())
         found.setdefault(served.modality, Offer(served.card, served.default_method, served.voices, grid, reads))

@@ -22,12 +22,13 @@ from polydraft.apps.server.api.page import mount_page
 from polydraft.apps.server.api.paths import HeadAsGet, RootPath
 from polydraft.apps.server.api.ranges import IgnoreUnusableRanges
 from polydraft.apps.server.api.recent import Recent
-from polydraft.apps.server.api.routes import chat, images, service, speech
+from polydraft.apps.server.api.routes import chat, images, service, speech, transcriptions
 from polydraft.apps.server.api.sessions import Sessions
+from polydraft.apps.server.api.uploads import UploadSlots
 from polydraft.apps.server.engine.engine import Limits, ServerEngine
 from polydraft.apps.server.settings import ServerSettings
 
-PARTS = (images, speech, chat, service)
+PARTS = (images, speech, transcriptions, chat, service)
 EXPOSED = [  # response headers that pages of other origins may read
     "retry-after", "x-request-id", "x-polydraft-seed", "x-polydraft-method", "x-polydraft-model", "x-polydraft-metrics",
 ]  # fmt: skip
@@ -46,7 +47,7 @@ def create_app(settings: ServerSettings, engine: ServerEngine) -> FastAPI:
     """Return the API of `engine`, documented by /openapi.json alone: other pages would load scripts of other hosts."""
     app = FastAPI(title="polydraft", version=polydraft.__version__, docs_url=None, redoc_url=None)
     app.state.engine, app.state.settings, app.state.recent = engine, settings, Recent()
-    app.state.ignored = IgnoredFields()
+    app.state.ignored, app.state.uploads = IgnoredFields(), UploadSlots()
     for part in PARTS:
         app.include_router(part.router)
     envelope.install(app)
@@ -63,8 +64,9 @@ def guarded(app: FastAPI, settings: ServerSettings, sessions: Sessions | None = 
         sessions: browser sessions; given if several applications share them.
     """
     served: ASGIApp = Guards(
-        HeadAsGet(app), settings.key, settings.names, settings.max_body, settings.cors_origins, sessions or Sessions()
-    )
+        HeadAsGet(app), settings.key, settings.names, settings.max_body, settings.max_upload_bytes,
+        settings.cors_origins, sessions or Sessions(),
+    )  # fmt: skip
     if isinstance(meter := app.state.engine.meter, PrometheusMeter):
         routes = [*(route for part in PARTS for route in part.router.routes), *app.routes]
         served = CountResponses(served, routes, meter)

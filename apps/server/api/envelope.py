@@ -20,6 +20,8 @@ from polydraft.apps.server.errors import (
     Loading,
     ReplicaLost,
     TooBusy,
+    TooLong,
+    UnsupportedMedia,
 )
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import (
@@ -36,11 +38,12 @@ log = logging.getLogger("polydraft.server")
 
 KINDS: dict[int, str] = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "invalid_request_error",
-    405: "invalid_request_error", 413: "invalid_request_error", 429: "rate_limit_error",
+    405: "invalid_request_error", 413: "invalid_request_error", 415: "invalid_request_error", 429: "rate_limit_error",
 }  # fmt: skip
 OURS: Sequence[tuple[type[Exception], int, str]] = (
     (TooBusy, 429, "queue_full"), (Draining, 503, "draining"), (Loading, 503, "loading"), (Cancelled, 503, "cancelled"),
     (ReplicaLost, 503, "replica_lost"), (DeadlinePassed, 504, "deadline_passed"),
+    (UnsupportedMedia, 415, "unsupported_media_type"), (TooLong, 413, "too_long"),
     (ComputeFailed, 500, "computation_failed"), (OutOfMemory, 503, "out_of_memory"),
     (SystemRefusal, 500, "system_refusal"),
     (WeightsError, 500, "weights"), (UnknownModel, 404, "model_not_found"), (UnknownMethod, 400, "unknown_method"),
@@ -56,7 +59,8 @@ MEANT = {
     ("prime", "string_pattern_mismatch"): "a picture is sent as data:image/png;base64,…",
     ("messages", "union_tag_invalid"): "a role is system, developer, user or assistant; no other is known here",
 }  # fmt: skip
-PARAMS = {"unknown_method": "method", "unsupported_method": "method", "model_not_found": "model"}
+PARAMS = {"unknown_method": "method", "unsupported_method": "method", "model_not_found": "model",
+          "unsupported_media_type": "file", "too_long": "file"}  # fmt: skip
 
 
 def body(status: int, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:

@@ -22,13 +22,15 @@ from polydraft.apps.server.api import envelope
 from polydraft.apps.server.api.origins import is_navigation, is_refused
 from polydraft.apps.server.api.paths import route_path
 from polydraft.apps.server.api.sessions import Sessions, set_cookie
-from polydraft.apps.server.limits import LARGEST_BODY
+from polydraft.apps.server.limits import LARGEST_BODY, LARGEST_UPLOAD
 
 log = logging.getLogger("polydraft.access")
 
 OPEN = frozenset({"/health", "/ready"})  # paths that need no key
 PROBES = OPEN | {"/metrics"}  # paths that probes request by address, so any host name is accepted
 PAGE = "/ui"
+UPLOADS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})  # paths that take files
+OTHER_FIELDS = 2**20  # bytes of a form beside its file
 SECURITY_HEADERS = {  # defaults of every response
     "content-security-policy": "frame-ancestors 'none'", "x-frame-options": "DENY", "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin", "referrer-policy": "same-origin",
@@ -47,6 +49,7 @@ class Guards:
     key: str = ""  # required from clients; empty: none
     hosts: Collection[str] = ()  # names that this server answers to; empty: any
     most: int = LARGEST_BODY  # bytes of a body
+    most_upload: int = LARGEST_UPLOAD  # bytes of a file
     origins: Collection[str] = ()  # other sites whose pages may use the server
     sessions: Sessions = field(default_factory=Sessions)
 
@@ -58,13 +61,14 @@ class Guards:
         state = scope.setdefault("state", {})
         id = state["request_id"] = state.get("request_id") or f"req_{secrets.token_hex(8)}"
         cookie = self.begin_session(scope, headers)
+        most = self.limit(scope)
         begun, status, received, over, started = time.monotonic(), 0, 0, False, False
 
         async def receive_counted() -> Message:
             nonlocal received, over
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.most:
+            if received > most:
                 over = True
                 raise TooLarge
             return message
@@ -91,7 +95,7 @@ class Guards:
         finally:
             if over and not started:
                 over = False
-                await self.too_large()(scope, receive, send_marked)
+                await self.too_large(scope)(scope, receive, send_marked)
             spent = round(time.monotonic() - begun, 4)
             request_fields = {
                 "id": id,
@@ -118,12 +122,17 @@ class Guards:
                 401, "the key is missing or wrong; send it as Authorization: Bearer KEY.", "invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )  # fmt: skip
-        if (length := headers.get("content-length", "0")).isdecimal() and int(length) > self.most:
-            return self.too_large()
+        if (length := headers.get("content-length", "0")).isdecimal() and int(length) > self.limit(scope):
+            return self.too_large(scope)
         return None
 
-    def too_large(self) -> ASGIApp:
-        return envelope.answer(413, f"the body has more than {self.most} bytes; send less.", "body_too_large")
+    def limit(self, scope: Scope) -> int:
+        """Return the bytes that the body of a request may have."""
+        return self.most_upload + OTHER_FIELDS if route_path(scope) in UPLOADS else self.most
+
+    def too_large(self, scope: Scope) -> ASGIApp:
+        """Return the response to a body of too many bytes."""
+        return envelope.answer(413, f"the body has more than {self.limit(scope)} bytes; send less.", "body_too_large")
 
     def begin_session(self, scope: Scope, headers: Headers) -> str:
         """Store the session of a request in `state`; return the cookie to set, or "".

@@ -5,17 +5,18 @@
     engine.models()                                # [Served(name, modality, card, methods, voices, …)]
 
     handle = engine.submit("tiny-image", "image", {"prompt": "a cat", "seed": 3, "partial_images": 8})
-    async for progress in handle:                  # ImageProgress, SpeechProgress or ChatProgress, at most one per pass
+    async for progress in handle:                  # ImageProgress, SpeechProgress, …: at most one per pass
         ...
-    result = await handle.result()                 # ImageResult, SpeechResult or ChatResult, as generate_* return them
+    result = await handle.result()                 # ImageResult, SpeechResult, …, as generate_* return them
     handle.cancel()                                # at any time; its rows are free before the next pass
     async with engine.submit(...) as handle: ...   # leaving the block cancels a request that has not ended
 
     await engine.drain(seconds=30)                 # accept nothing new; accepted requests finish, or fail if late
     await engine.stop()
 
-`arguments` are those of `pipe.run`, which are those of `generate_image`, `generate_speech` and `chat` without model,
-device, dtype and on_step; for images also `partial_images`, the number of previews, at equal shares of the tokens.
+`arguments` are those of `pipe.run`, which are those of `generate_image`, `generate_speech`, `chat` and `transcribe`
+without model, device, dtype and on_step; for images also `partial_images`, the number of previews, at equal shares of
+the tokens. `audio` of a transcription may be an `UploadedSound`, which is read on a thread beside the compute thread.
 `model=None` is the first model of the modality. `submit` returns at once and raises TooBusy, Draining, UnknownModel or
 InvalidArgument; every other error is raised by the handle, as a PolydraftError with one sentence for the user.
 
@@ -25,6 +26,8 @@ Progress events (all frozen dataclasses, tensors on the CPU and not shared):
   from 1; 0: none; reshape by `served.pipe.grid` to colour runs), `images` (PIL images, empty unless a preview is due).
 - `SpeechProgress`: `audio` float32 that continues without a seam, sample_rate, sentence, codes, tokens_done, passes.
 - `ChatProgress`: `text` (added by this pass, may be empty), `pieces`, tokens_done, tokens_total, passes.
+- `TranscriptionProgress`: `segments` that the pass finished, `partial` text of the window at work, seconds_done,
+  seconds_total, passes, tokens_done. Windows of a recording become prompts one after the other.
 
 A handle also has state ("waiting", "running", "done", "failed", "cancelled"), prompt_tokens, accepted_at, first_at,
 ended_at, and after its end `stats`. Handles belong to the event loop in which they were made. The same seed gives the
@@ -164,7 +167,7 @@ class ServerEngine:
 
         Args:
             model: name of a served model; None is the first of the modality.
-            modality: "image", "speech" or "vlm".
+            modality: "image", "speech", "vlm" or "transcription".
             arguments: arguments of the pipeline's `run`.
             wants_progress: whether the handle will be iterated.
             deadline: seconds until the request fails; None is the engine's limit.
@@ -211,7 +214,7 @@ class ServerEngine:
     async def stop(self, seconds: float = 30.0) -> None:
         """Cancel the remaining requests and end the compute thread, waiting at most `seconds` for it."""
         await self.drain(0)
-        self.worker.compute.stop()
+        self.worker.stop()
         if self.healthy:
             await asyncio.to_thread(self.worker.compute.thread.join, seconds)
 

@@ -23,10 +23,10 @@ log = logging.getLogger("polydraft.server")
 class RequestHandle:
     """Handle of a submitted request; `prompts` is the number of prompts that admission counts.
 
-    State is "waiting", "running", "done", "failed" or "cancelled". Method and prompt_tokens are set at the first
-    prefill, `stats` at the end, whatever the outcome. accepted_at, started_at (first prefill), first_at (first progress
-    event) and ended_at are times of the monotonic clock. A handle belongs to the event loop in which it was made; the
-    compute thread reads `cancelled` only.
+    State is "waiting", "running", "done", "failed" or "cancelled". Method is set at the first prefill, prompt_tokens at
+    every one, and `stats` at the end, whatever the outcome. accepted_at, started_at (first prefill), first_at (first
+    progress event) and ended_at are times of the monotonic clock. A handle belongs to the event loop in which it was
+    made; the compute thread and readers of uploads read `cancelled` only.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RequestHandle:
         raise StopAsyncIteration
 
     async def result(self) -> Any:
-        """Return the `ImageResult`, `SpeechResult` or `ChatResult`, or raise the error of the request."""
+        """Return the result of the modality, such as `ImageResult`, or raise the error of the request."""
         return await asyncio.shield(self.outcome)
 
     def cancel(self) -> None:
@@ -87,8 +87,10 @@ class RequestHandle:
         self._timer = self.loop.call_later(seconds, self.fail, error)
 
     def began(self, method: str, prompt_tokens: int, started_at: float) -> None:
+        """Take note that prompts have been prefilled."""
+        self.prompt_tokens = prompt_tokens  # grows with every window of a recording
         if self.state == "waiting":
-            self.state, self.method, self.prompt_tokens = "running", method, prompt_tokens
+            self.state, self.method = "running", method
             self.started_at = started_at
 
     def publish(self, progress: Any) -> None:

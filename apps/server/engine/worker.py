@@ -3,18 +3,22 @@
 Requests of one model that decode with the same `Method` object share passes: the same method with the same parameters
 and, for images, guidance on or off. Seeds, temperatures, top-k, top-p, penalties, guidance scales, lengths, voices and
 images may differ from row to row. All other requests alternate by time used.
+
+Uploaded sound is read on threads beside it, and the request reaches the compute thread with features.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from polydraft.apps.server.engine.compute import ComputeThread
 from polydraft.apps.server.engine.group import BatchGroup, Ended, QueuedRequest, to_client_error
 from polydraft.apps.server.engine.handle import RequestHandle
 from polydraft.apps.server.engine.scheduling import FairScheduler
+from polydraft.apps.server.engine.uploads import READERS, UploadedSound
 from polydraft.core.decode import Method
 
 log = logging.getLogger("polydraft.server")
@@ -36,17 +40,37 @@ class EngineWorker:
         self.groups: dict[int, BatchGroup] = {}  # by the identity of methods, which pipelines keep; last used last
         self.turns: FairScheduler[int] = FairScheduler()
         self.compute = ComputeThread(self.work)
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="polydraft-sound")
 
     def begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
-        """Queue a request for the compute thread; called from the event loop."""
-        self.compute.call(self._begin, pipe, handle, arguments, wants_progress)
+        """Queue a request for the compute thread, or first for a reader of its upload; called from the event loop."""
+        if isinstance(arguments.get("audio"), UploadedSound):
+            self.readers.submit(self._read, pipe, handle, arguments, wants_progress)
+        else:
+            self.compute.call(self._begin, pipe, handle, arguments, wants_progress)
+
+    def stop(self) -> None:
+        """End all threads, after the calls and files that are at work."""
+        self.readers.shutdown(wait=False, cancel_futures=True)
+        self.compute.stop()
+
+    def _read(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
+        """Compute the features of a request's upload and queue the request; on a reader's thread."""
+        try:
+            features = arguments["audio"].read(pipe.log_mel, lambda: handle.cancelled)
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            handle.post(handle.fail, to_client_error(error))
+            return
+        self.compute.call(self._begin, pipe, handle, arguments | {"audio": features}, wants_progress)
 
     def _begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
         if handle.cancelled:
+            close_features(arguments)
             return
         try:
             run = pipe.run(**self.maybe_disable_drafting(pipe, handle.model, arguments))
         except Exception as error:  # noqa: BLE001 - the client gets it
+            close_features(arguments)
             handle.post(handle.fail, to_client_error(error))
             return
         self.group(run.method, pipe, handle.model).add(QueuedRequest(handle, run, wants_progress))
@@ -81,3 +105,10 @@ class EngineWorker:
         self.groups[key].turn()
         self.turns.spent(key, time.perf_counter() - begun)
         return True
+
+
+def close_features(arguments: dict[str, Any]) -> None:
+    """Give back the temporary file of a recording's features, where there are any."""
+    features: Any = arguments.get("audio")
+    if hasattr(features, "close"):
+        features.close()

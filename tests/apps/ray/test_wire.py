@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections import Counter
 from dataclasses import fields
@@ -13,12 +14,15 @@ import torch
 from PIL import Image
 
 from polydraft.apps.ray import wire
+from polydraft.apps.server.engine.uploads import UploadedSound
 from polydraft.apps.server.errors import ComputeFailed, ReplicaLost, TooBusy
 from polydraft.core.errors import PromptError
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.request import ImageProgress
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.request import SpeechProgress
+from polydraft.modalities.transcription.request import TranscriptionProgress
+from polydraft.modalities.transcription.result import Segment, Transcription, Word
 from polydraft.modalities.vlm.request import ChatProgress
 
 
@@ -82,6 +86,22 @@ def test_progress_and_arguments_round_trip() -> None:
     back = round_trip(arguments)
     picture = back["messages"][0]["content"][0].pop("image")
     assert same(arguments["messages"][0]["content"][0].pop("image"), picture) and back == arguments  # type: ignore
+
+
+def test_uploaded_sound_and_transcripts_round_trip() -> None:
+    """Send the file as it is, and close it; a transcript keeps the classes of its parts."""
+    file = io.BytesIO(b"RIFF")
+    file.read(2)
+    back = round_trip({"audio": UploadedSound(file, 5.0), "language": None})
+    assert file.closed and back["audio"].max_seconds == 5.0 and back["audio"].file.read() == b"RIFF"
+    word = Word(0.0, 0.5, " a", 0.25)
+    segment = Segment(0.0, 1.0, " a", (5, 6), 0.0, -0.5, 0.9, 0.1, (word,), 200)
+    stats = DecodeStats("ar", "identical", 3, 2)
+    for value in (
+        TranscriptionProgress([segment], "b", 1.0, 2.0, 3, 4, 0.5),
+        Transcription("a", [segment], "en", 2.0, stats, "tiny", "ar", 3, notes=("b",)),
+    ):
+        assert same(value, round_trip(value)) and isinstance(round_trip(value).segments[0], Segment)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,13 +25,15 @@ MODELS = {"image": "tiny-image", "speech": "tiny-speech", "vlm": "tiny-vlm"}
 class Live:
     """Live server at `url`; `do` and `ask` reach its `engine` in the server's event loop."""
 
-    def __init__(self) -> None:
-        self.settings = ServerSettings(port=0, ui=False, rows=4, max_queue=16)
+    def __init__(self, models: Mapping[str, str] = MODELS, **settings: Any) -> None:
+        """Start it with the embedded models, or with others by their modality."""
+        self.models = models
+        self.settings = ServerSettings(port=0, ui=False, **{"rows": 4, "max_queue": 16} | settings)
         self.engine = create_engine(self.settings)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.do(self.engine.start([ModelChoice(name) for name in MODELS.values()]))
+        self.do(self.engine.start([ModelChoice(name) for name in models.values()]))
         self.app = create_app(self.settings, self.engine)
         listening = bound(self.settings)
         config = uvicorn.Config(guarded(self.app, self.settings), log_config=None, access_log=False)
@@ -58,7 +60,7 @@ class Live:
 
     def run_pipeline(self, modality: str, **arguments: Any) -> Any:
         """Return the pipeline's result for a single request, cached by its arguments."""
-        pipe, key = self.engine.model(MODELS[modality]).pipe, f"{modality} {arguments}"
+        pipe, key = self.engine.model(None, modality).pipe, f"{modality} {arguments}"
         if key not in self.results or "Image" in key:  # The text of an image names its address only.
             self.results[key] = self.do(self.engine.compute(lambda: pipe(**arguments)))
         return self.results[key]

@@ -52,7 +52,8 @@ KNOWN: dict[str, list[Any]] = {
     "max_completion_tokens": [None, 2],
 }  # fmt: skip
 LABELS = [
-    "POST /v1/images/generations", "POST /v1/audio/speech", "POST /v1/chat/completions", "GET /v1/audio/voices",
+    "POST /v1/images/generations", "POST /v1/audio/speech", "POST /v1/audio/transcriptions",
+    "POST /v1/audio/translations", "POST /v1/chat/completions", "GET /v1/audio/voices",
     "GET /v1/models", "GET /v1/models/{model}", "GET /v1/requests/{id}", "GET /health", "GET /ready", "GET /metrics",
     "GET /version", "GET /",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from polydraft.apps.server.settings import ServerSettings
 REASONS = {
     400: "The request is not possible; the message says what is.", 401: "The key is missing or wrong.",
     403: "The host is not this server's.", 404: "No such model, or request.", 413: "The body is too large.",
+    415: "The file is no sound.",
     429: "The queue is full; Retry-After says when to ask again.", 500: "The computation failed.",
     503: "The server is not ready, or about to stop.", 504: "The request took longer than it may.",
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, get_origin
 
 from pydantic import (
     BaseModel,
@@ -60,6 +60,24 @@ class RequestModel(BaseModel):
         for name in parts.keys() - set(found.get("required", ())):
             parts[name] = nullable(parts[name])
         return schema
+
+
+class FormModel(BaseModel):
+    """Base model of forms, whose values are texts: no unknown fields, and an empty text is a field that is not set."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    file_description: ClassVar[str] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_empty(cls, given: Any) -> Any:
+        """Return the fields that are set."""
+        return {name: value for name, value in given.items() if value != ""} if isinstance(given, dict) else given
+
+    @classmethod
+    def lists(cls) -> frozenset[str]:
+        """Return the fields that hold several values."""
+        return frozenset(name for name, field in cls.model_fields.items() if get_origin(field.annotation) is list)
 
 
 def to_integer_if_whole(value: Any) -> Any:

@@ -10,7 +10,7 @@ from polydraft.apps.server.api.schemas.common import Metrics, ResponseModel
 
 
 class ModelInfo(ResponseModel):
-    """A served model: its modality (image, speech or vlm), methods, voices and sizes."""
+    """A served model: its modality (image, speech, vlm or transcription), methods, voices and sizes."""
 
     id: str
     root: Annotated[str, Field(description="The model's own name; differs from `id` where that is an alias.")]

@@ -1,0 +1,155 @@
+"""`POST /v1/audio/transcriptions` and `POST /v1/audio/translations`."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from polydraft.apps.server.api.schemas.common import (
+    LARGEST_SEED,
+    RANDOM_BITS,
+    FormModel,
+    Ignored,
+    Metrics,
+    Only,
+    ResponseModel,
+    Text,
+)
+
+LONGEST_PROMPT, LONGEST_HYPOTHESIS = 10_000, 500_000  # characters
+Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
+SUBTITLES = ("srt", "vtt")
+
+
+class TranslationForm(FormModel):
+    """A sound file whose speech is written down in English."""
+
+    file_description: ClassVar[str] = "A file such as .wav, .flac, .mp3, .ogg, .m4a, .mp4 or .webm."
+
+    model: Text | None = None
+    prompt: Annotated[
+        str | None, Field(max_length=LONGEST_PROMPT, description="Text before the recording, such as names in it.")
+    ] = None
+    response_format: Format = "json"
+    temperature: Annotated[
+        float, Field(ge=0, le=1, description="0 is greedy, and higher where a text is not good enough.")
+    ] = 0.0
+    seed: Annotated[
+        int | None,
+        Field(
+            ge=0, le=LARGEST_SEED, description="The same seed gives the same answer. Default: a random one, reported."
+        ),
+    ] = None
+    speculative: Annotated[bool, Field(description="Draft, or decode plainly: the same answer, slower.")] = True
+    method: Annotated[Text | None, Field(description="As in `polydraft methods`; the model's own when left out.")] = (
+        None
+    )
+    hypothesis: Annotated[
+        str | None,
+        Field(max_length=LONGEST_HYPOTHESIS, description="A guess of the text, which drafts copy from; same answer."),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the fields as arguments of a pipeline, with a seed."""
+        return {
+            "seed": secrets.randbits(RANDOM_BITS) if self.seed is None else self.seed,
+            "speculative": self.speculative,
+            "method": self.method,
+            "temperature": self.temperature or None,
+            "initial_prompt": self.prompt,
+            "hypothesis": self.hypothesis,
+            "task": "translate",
+        }
+
+
+class TranscriptionForm(TranslationForm):
+    """A sound file whose speech is written down; with `stream`, sentences come while later ones are decoded."""
+
+    language: Annotated[Text | None, Field(description="Code or English name; detected when left out.")] = None
+    timestamp_granularities: Annotated[
+        list[Literal["segment"]],
+        Field(max_length=2, description="Of verbose_json."),
+        Only("words have no times here; ask for segment alone"),
+    ] = ["segment"]
+    stream: Annotated[bool, Field(description="Events in place of an answer; for json and text.")] = False
+    include: Annotated[list[str], Field(max_length=0), Only("log probabilities are not returned; leave it out")] = []
+    chunking_strategy: Annotated[
+        Literal["auto"] | None, Only("windows follow the sentences here; use auto, or leave it out"), Ignored()
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"task": "transcribe", "language": self.language}
+
+
+class DurationUsage(ResponseModel):
+    """Usage as OpenAI counts it for Whisper."""
+
+    type: Literal["duration"] = "duration"
+    seconds: Annotated[float, Field(ge=0)]
+
+
+class TokenUsage(ResponseModel):
+    """Usage of a streamed answer: tokens of all windows, and of texts that were not good enough and decoded again."""
+
+    type: Literal["tokens"] = "tokens"
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class TranscriptionAnswer(ResponseModel):
+    """Text of a recording, and statistics; `notes` are what to know about it."""
+
+    text: str
+    usage: DurationUsage
+    model: str
+    seed: int
+    metrics: Metrics
+    notes: list[str] = []
+
+
+class SegmentInfo(ResponseModel):
+    """Part of a recording, usually a sentence; `start` and `end` in seconds."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class VerboseTranscription(TranscriptionAnswer):
+    """Text with its segments; `language` is the code of the recording's, `duration` its seconds."""
+
+    task: Literal["transcribe", "translate"]
+    language: str
+    duration: float
+    segments: list[SegmentInfo]
+
+
+class TextDelta(ResponseModel):
+    """Next part of the text; all of them joined are the text."""
+
+    type: Literal["transcript.text.delta"] = "transcript.text.delta"
+    delta: str
+
+
+class TextDone(ResponseModel):
+    """End of a streamed transcription, with the whole text."""
+
+    type: Literal["transcript.text.done"] = "transcript.text.done"
+    text: str
+    usage: TokenUsage
+    language: str
+    duration: float
+    model: str
+    seed: int
+    metrics: Metrics
+    notes: list[str] = []

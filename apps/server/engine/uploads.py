@@ -1,0 +1,77 @@
+"""Uploaded sound files, which become features on threads of their own, so that neither event loop nor passes wait.
+
+upload = UploadedSound(file, max_seconds=7200)
+features = upload.read(pipe.log_mel, lambda: handle.cancelled)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from polydraft.apps.server.errors import Cancelled, TooLong, UnsupportedMedia
+from polydraft.core.errors import PromptError
+
+if TYPE_CHECKING:
+    from polydraft.modalities.transcription.features import LogMel, LogMelStream
+
+READERS = 2  # uploads that are read at a time; others wait on disk
+
+
+@dataclass(frozen=True)
+class UploadedSound:
+    """Sound file of a request; whoever reads it closes it."""
+
+    file: IO[bytes] = field(repr=False)
+    max_seconds: float  # of sound; files that hold more are refused
+
+    def content(self) -> bytes:
+        """Return the whole file, for another process, and close it."""
+        with self.file as file:
+            file.seek(0)
+            return file.read()
+
+    def read(self, log_mel: LogMel, is_cancelled: Callable[[], bool]) -> LogMelStream:
+        """Return the features of the sound and close the file; no more of it than a block is in memory.
+
+        Args:
+            log_mel (LogMel): the model's features.
+            is_cancelled (Callable[[], bool]): asked between blocks; reading ends once it returns True.
+
+        Raises:
+            UnsupportedMedia: the file is no sound.
+            TooLong: the sound lasts longer than `max_seconds`.
+            PromptError: the file is empty, or broken further on.
+            Cancelled: `is_cancelled` returned True.
+        """
+        features = log_mel.stream()
+        try:
+            with self.file as file:
+                file.seek(0)
+                self.push_blocks(file, features, is_cancelled)
+        except BaseException:
+            features.close()
+            raise
+        return features
+
+    def push_blocks(self, file: IO[bytes], features: LogMelStream, is_cancelled: Callable[[], bool]) -> None:
+        """Append all blocks of a sound file to `features`, with the errors of `read`."""
+        from polydraft.modalities.transcription.sound import open_sound
+
+        if not file.read(1):
+            raise PromptError("the file is empty; send one with sound in it.")
+        file.seek(0)
+        try:
+            sound = open_sound(file)
+        except PromptError as error:
+            raise UnsupportedMedia(str(error)) from error
+        with sound:
+            for block in sound:
+                if is_cancelled():
+                    raise Cancelled("the request was cancelled.")
+                features.push(block)
+                if features.duration > self.max_seconds:
+                    raise TooLong(f"the sound lasts longer than {self.max_seconds:g} s, the most here; send less.")
+        if not features.num_samples:
+            raise PromptError("the recording is empty; send one with sound in it.")
