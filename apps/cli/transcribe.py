@@ -72,7 +72,7 @@ def transcribe(
     model: AnyModel = "whisper-base",
     drafter: Drafters = None,
     method: Annotated[
-        str | None, typer.Option(help="As in `polydraft methods`, e.g. 'suffix'.", autocompletion=method_names)
+        str | None, typer.Option(help="As in `polydraft methods`, e.g. 'history'.", autocompletion=method_names)
     ] = None,
     speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same text, slower.")] = True,
     language: Annotated[str | None, typer.Option(help="Code or English name. Default: detected.")] = None,

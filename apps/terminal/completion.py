@@ -18,7 +18,7 @@ from polydraft.modalities.packaged import packaged_names
 DRAFTERS = (
     "auto", "ar", "draft", "pld", "suffix", "recycling", "history", "preview", "jacobi", "lookahead", "local", "sjd",
     "sjd-maximal", "pjd", "eagle", "eagle2", "eagle2-published", "medusa", "vadusa", "hydra", "above", "speechspec",
-    "early-exit", "kangaroo",
+    "early-exit", "kangaroo", "hypothesis", "ctc",
 )  # fmt: skip
 RULES = (
     "target-only", "sps", "recursive", "block", "lantern", "lantern++", "gsd", "pcg", "typical", "top-k", "tolerance",
