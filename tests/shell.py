@@ -31,7 +31,7 @@ def commands(script: str) -> list[list[str]]:
     A variable that is not set is refused, so that "$5" cannot vanish. Files that are read are there, and empty.
     """
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("letter.txt", "frogs.png"):
+        for name in ("letter.txt", "frogs.png", "talk.wav", "talk.mp3"):
             Path(folder, name).touch()
         calls = Path(folder, "calls")
         done = subprocess.run(

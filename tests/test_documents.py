@@ -24,6 +24,7 @@ from PIL import Image
 
 import polydraft
 from polydraft.modalities.model_card import load_card
+from polydraft.modalities.packaged import PACKAGED
 from polydraft.modalities.world.scene import place_objects
 from polydraft.modalities.world.worlds import WORLDS
 
@@ -161,10 +162,12 @@ def result_of(call: ast.Call, names: dict[str, Any]) -> Any:
         return names["OpenAI"](base_url="http://127.0.0.1:1/v1", api_key="unused")
     if called == "load":
         name = ast.literal_eval(call.args[0])
-        modality = load_card(name).modality if name.startswith("tiny-") else "speech"
+        packaged = PACKAGED[name].modality if name in PACKAGED else "speech"
+        modality = load_card(name).modality if name.startswith("tiny-") else packaged
         module, pipeline = {
             "image": ("image.pipeline", "ImagePipeline"), "speech": ("speech.pipeline", "SpeechPipeline"),
             "vlm": ("vlm.pipeline", "VLMPipeline"),
+            "transcription": ("transcription.pipeline", "TranscriptionPipeline"),
         }[modality]  # fmt: skip
         kind = getattr(import_module(f"polydraft.modalities.{module}"), pipeline)
         return kind.__new__(kind)

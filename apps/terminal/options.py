@@ -8,7 +8,7 @@ import typer
 
 from polydraft.apps.terminal.completion import method_names, model_names, one_of
 
-NAMED = "Embedded model, a folder, or organisation/repository."
+NAMED = "Embedded or packaged model, a folder, or organisation/repository."
 Model = Annotated[str, typer.Option(help="Embedded model or a model folder.", autocompletion=model_names)]
 AnyModel = Annotated[str, typer.Option(help=NAMED, autocompletion=model_names)]
 Drafters = Annotated[
