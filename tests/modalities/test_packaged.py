@@ -137,7 +137,7 @@ def test_missing_packages_are_refused_with_their_extra(model: PackagedModel) -> 
     assert_refused(run("models", NAME), "polydraft[listen]")
 
 
-def test_cache_that_is_off_is_refused_with_the_conversion(
+def test_cache_off_is_refused_with_the_conversion(
     model: PackagedModel, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYDRAFT_CACHE", "off")

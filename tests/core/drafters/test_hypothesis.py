@@ -52,7 +52,7 @@ def test_alignment_goes_on_after_errors(tokens, rest):
     assert next_after(TEXT, tokens) == rest
 
 
-def test_free_tokens_are_passed_over_unless_hypothesis_has_them():
+def test_free_tokens_pass_unless_hypothesis_has_them():
     assert next_after(TEXT, [50, *TEXT[:3], 52, 52, *TEXT[3:6]], free_from=50) == TEXT[6:]
     timed = [50, 5, 9, 52, 52, 11, 7, 55]
     assert next_after(timed, [50, 5, 9, 53, 53], free_from=50)[0] in (52, 11)

@@ -85,7 +85,7 @@ def decode_all(target: EncoderDecoderTarget, prompts: list[PromptInputs], drafte
 
 @pytest.mark.parametrize("shape", SHAPES)
 @every_kind
-def test_logits_are_those_of_own_forward(kind, shape):
+def test_logits_equal_the_models_forward(kind, shape):
     target = build_target(kind, **SHAPES[shape])
     is_native = native.library() is not None and kind in (torch.float32, torch.bfloat16)
     assert target.network.is_native == is_native

@@ -79,7 +79,7 @@ def test_untimed_transcripts_equal_those_of_generate(pipe, reference, seed):
     assert ids_of(given) == wanted and len(wanted) > 3
 
 
-def test_text_of_earlier_windows_is_context_as_in_generate(pipe, reference):
+def test_context_of_earlier_windows_equals_generate(pipe, reference):
     wanted = generate(reference, 9.0, 5, return_timestamps=True, condition_on_prev_tokens=True)
     given = pipe(sound(9.0, 5), language="en", temperature=0.0, thresholds=None, condition_on_previous=True)
     assert ids_of(given) == wanted
@@ -158,7 +158,7 @@ def test_recordings_decoded_together_equal_those_alone(folder, dtype, temperatur
             assert request.result().segments == plain.segments
 
 
-def test_text_that_is_not_good_enough_is_decoded_again(pipe):
+def test_poor_text_is_decoded_again(pipe):
     given = pipe(sound(2.0), language="en", temperature=(0.0, 0.4, 0.8), thresholds=NEVER_GOOD)
     assert {segment.temperature for segment in given.segments} == {0.8}
     assert given.stats.tokens > len(ids_of(given)), "earlier attempts count as work"
