@@ -8,7 +8,7 @@ polydraft train drafters HuggingFaceTB/SmolVLM-256M-Instruct --data photos --out
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from polydraft.apps.terminal.options import NAMED, AnyModel, Results
 from polydraft.apps.terminal.outcome import BROKEN
 from polydraft.apps.terminal.terminal import note, print_json, print_table
 from polydraft.apps.terminal.train_options import Minutes, Seed, check_folder
+
+if TYPE_CHECKING:
+    from polydraft.apps.train.card import Report
 
 app = Application(no_args_is_help=True, help="Train models and drafters.")
 
@@ -46,7 +49,9 @@ Rows = Annotated[
 def drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for samples and the finished drafter.")],
     target: AnyModel = "tiny-image",
-    kind: Annotated[str, typer.Option(help="lm, eagle, heads, hydra, above, local, kangaroo or block.")] = "lm",
+    kind: Annotated[
+        str, typer.Option(help="lm, eagle, heads, hydra, above, local, kangaroo, block; of what transcribes ctc.")
+    ] = "lm",
     pictures: Annotated[
         str | None, typer.Option(help="What an EAGLE head reads of pictures: features, embeddings, or dropped.")
     ] = None,
@@ -72,14 +77,25 @@ def drafter(
     """Distil a drafter from its target, evaluate it on held-out data, and write its card.
 
     --data holds pictures, questions or conversations (OpenAI's messages, LLaVA's conversations) for models that see,
-    prompts for those that draw, texts for those that speak. Answers are the target's own. Ctrl-C keeps what is done.
+    prompts for those that draw, texts for those that speak, recordings for those that transcribe. Answers are the
+    target's own. Ctrl-C keeps what is done.
     """
+    if kind == "ctc":
+        from polydraft.apps.train import ctc
+
+        tell(ctc.run(target, check_folder(out), minutes, data, seed, held_out, words), out, as_json)
+        return
     from polydraft.apps.train.drafter import run
 
     report = run(
         target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, data=data, held_out=held_out,
         cache=cache, size=size, rows=rows, pictures=pictures, places=places, words=words,
     )  # fmt: skip
+    tell(report, out, as_json)
+
+
+def tell(report: Report, out: Path, as_json: bool) -> None:
+    """Print the report of a drafter; exit where its tokens are not what its method promises."""
     if as_json:
         print_json(report.to_dict())
     else:

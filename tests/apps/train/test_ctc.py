@@ -1,0 +1,91 @@
+"""Training of CTC heads on a tiny random Whisper: it learns, resumes, and what it drafts is verified."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polydraft.apps.train import ctc
+from polydraft.core.drafters.heads.ctc import CTCModel
+from polydraft.core.errors import DataUnavailable, UnsupportedMethod
+from polydraft.modalities.loading import load
+
+from ...modalities.transcription.tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_whisper(tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of five recordings, and a file that is none."""
+    folder = tmp_path_factory.mktemp("sound")
+    for seed in range(5):
+        with wave.open(str(folder / f"{seed}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(SAMPLE_RATE)
+            file.writeframes((tone(4.0, seed) * 20000).astype(np.int16).tobytes())
+    (folder / "notes.txt").write_text("no sound")
+    return folder
+
+
+def test_trained_head_drafts_and_its_run_resumes(target, recordings, tmp_path, capsys):
+    out = tmp_path / "head"
+    report = ctc.run(str(target), out, minutes=0.15, data=str(recordings))
+    assert report.kind == "ctc" and report.trial.same and report.steps > 0 and report.answers > 0
+    assert "notes.txt" in capsys.readouterr().err
+    assert json.loads((out / "config.json").read_text())["model_type"] == "polydraft-ctc"
+    assert "--method ctc" in report.load and (out / "README.md").exists()
+    samples = sorted((out / "samples").glob("*.safetensors"))
+    pipe = load(target, drafter=out, dtype="float32")
+    sound = (tone(7.3, 3), SAMPLE_RATE)
+    plain = pipe(sound, language="en", method="ar", temperature=0.0)
+    drafted = pipe(sound, language="en", method="ctc", temperature=0.0)
+    assert drafted.segments == plain.segments
+    again = ctc.run(str(target), out, minutes=0.15, data=str(recordings))
+    assert again.steps == report.steps, "the budget had been used"
+    assert sorted((out / "samples").glob("*.safetensors"))[: len(samples)] == samples
+
+
+def test_loss_falls_on_texts_that_states_determine():
+    """Every token has an encoder state of its own; the head learns to read them."""
+    torch.manual_seed(0)
+    config = type("Config", (), {"model_type": "t", "hidden_size": 12, "num_hidden_layers": 1, "vocab_size": 9})()
+    student, codes = CTCModel(config, words=[2, 4, 6, 8], stride=2, width=24, context=3), torch.randn(9, 12)
+    windows = []
+    for _ in range(24):
+        ids = [2 * int(index) for index in torch.randint(1, 5, (6,))]
+        states = torch.zeros(60, 12)
+        for place, token in enumerate(ids):
+            states[10 * place + 2 : 10 * place + 6] = codes[token]
+        windows.append(ctc.HeardWindow(states, ids))
+    optimiser = torch.optim.Adam(student.parameters(), lr=1e-2)
+    for step in range(150):
+        loss = ctc.ctc_loss(student, ctc.build_batch(student, windows[: 8 * (step % 2 + 1)]))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        read = student.read(torch.stack([window.states for window in windows[16:]]))
+    assert sum(ids == window.ids for ids, window in zip(read, windows[16:], strict=True)) >= 7
+
+
+def test_missing_recordings_are_refused(target, tmp_path):
+    for data in (None, str(tmp_path / "nowhere"), str(tmp_path)):
+        with pytest.raises(DataUnavailable, match="recordings"):
+            ctc.run(str(target), tmp_path / "out", 0.1, data)
+
+
+def test_head_of_another_target_is_refused(target, recordings, tmp_path):
+    ctc.run(str(target), tmp_path / "head", minutes=0.02, data=str(recordings))
+    wider = write_tiny_whisper(tmp_path / "wider", width=24)
+    with pytest.raises(UnsupportedMethod, match="another target"):
+        load(wider, drafter=tmp_path / "head")
