@@ -39,7 +39,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_trained_head_drafts_and_its_run_resumes(target, recordings, tmp_path, capsys):
     out = tmp_path / "head"
-    report = ctc.run(str(target), out, minutes=0.15, data=str(recordings))
+    report = ctc.run(str(target), out, minutes=0.05, data=str(recordings))
     assert report.kind == "ctc" and report.trial.same and report.steps > 0 and report.answers > 0
     assert "notes.txt" in capsys.readouterr().err
     assert json.loads((out / "config.json").read_text())["model_type"] == "polydraft-ctc"
@@ -50,7 +50,7 @@ def test_trained_head_drafts_and_its_run_resumes(target, recordings, tmp_path, c
     plain = pipe(sound, language="en", method="ar", temperature=0.0)
     drafted = pipe(sound, language="en", method="ctc", temperature=0.0)
     assert drafted.segments == plain.segments
-    again = ctc.run(str(target), out, minutes=0.15, data=str(recordings))
+    again = ctc.run(str(target), out, minutes=0.05, data=str(recordings))
     assert again.steps == report.steps, "the budget had been used"
     assert sorted((out / "samples").glob("*.safetensors"))[: len(samples)] == samples
 
