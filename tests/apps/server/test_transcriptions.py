@@ -22,6 +22,7 @@ from PIL import Image
 from starlette.datastructures import UploadFile
 
 from polydraft.apps.server.api import guards
+from polydraft.apps.server.api.routes.transcriptions import next_delta
 from polydraft.apps.server.engine.group import BatchGroup
 from polydraft.apps.server.engine.uploads import UploadedSound
 from polydraft.apps.server.settings import settings
@@ -175,6 +176,14 @@ def test_streamed_deltas_join_to_the_text(live: Live, client: openai.OpenAI) -> 
     raw = post(live, stream="true", temperature="0.7", seed="3")
     assert raw.headers["content-type"].startswith("text/event-stream")
     assert events(raw.text)[-1]["text"] == alone(live).text
+
+
+def test_deltas_have_no_spaces_around_the_text() -> None:
+    texts, sent, waiting = ["  ", " a b ", " ", "c  ", "d", " \n"], "", ""
+    for text in texts:
+        delta, waiting = next_delta(sent, waiting + text)
+        sent += delta
+    assert sent == "".join(texts).strip() == "a b  c  d"
 
 
 def test_asynchronous_client_streams_and_waits(live: Live) -> None:

@@ -133,12 +133,10 @@ async def events(handle: RequestHandle, head: TranscriptionProgress | None, seed
     The text of a window may be decoded again as long as the window is not finished, so no event has it before.
     """
     async with handle:
-        sent, waiting, progress = "", "", head  # spaces wait, since there are none around the whole text
+        sent, waiting, progress = "", "", head
         while progress is not None:
             for segment in progress.segments:
-                text = waiting + segment.text if sent else (waiting + segment.text).lstrip()
-                delta = text.rstrip()
-                waiting = text[len(delta) :]
+                delta, waiting = next_delta(sent, waiting + segment.text)
                 sent += delta
                 if delta:
                     yield sse.event(TextDelta(delta=delta))
@@ -154,3 +152,10 @@ async def events(handle: RequestHandle, head: TranscriptionProgress | None, seed
                 seed=seed, metrics=metrics(result.stats), notes=list(result.notes),
             )
         )  # fmt: skip
+
+
+def next_delta(sent: str, text: str) -> tuple[str, str]:
+    """Return what may be sent of a text after what has been, and the spaces that wait: none are around the whole."""
+    text = text if sent else text.lstrip()
+    delta = text.rstrip()
+    return delta, text[len(delta) :]
