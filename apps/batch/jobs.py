@@ -3,8 +3,9 @@
     {"id": "frogs", "modality": "image", "prompt": "two frogs on a blue background", "seed": 7}
     {"id": "hello", "modality": "speech", "text": "Hello!", "voice": "slt"}
     {"id": "what", "model": "tiny-vlm", "image": "frogs.png", "question": "What is in the picture?"}
+    {"id": "talk", "modality": "transcription", "audio": "talk.mp3", "language": "en"}
 
-Other keys are arguments of generate_image, generate_speech and chat. A bad file is refused, line by line, before
+Other keys are arguments of generate_image, generate_speech, chat and transcribe. A bad file is refused, line by line, before
 anything runs. Results lie in the folder under their id, with a line each in results.jsonl; a job that fails is
 recorded with its error, and tried again when the file is run again.
 """
@@ -53,6 +54,7 @@ KINDS = {
     "image": JobKind("generate_image", ("prompt",), ".png"),
     "speech": JobKind("generate_speech", ("text",), ".wav"),
     "vlm": JobKind("chat", ("question", "messages"), ".txt"),
+    "transcription": JobKind("transcribe", ("audio",), ".json"),
 }
 
 
@@ -274,7 +276,7 @@ def notes_of(result: Any) -> dict[str, list[str]]:
 
 
 def save(result: Any, modality: str, path: Path) -> None:
-    """Write an image, audio or text atomically."""
+    """Write an image, audio, text or transcript atomically."""
     if modality == "vlm":
         write_text(path, f"{result.text}\n")
     else:

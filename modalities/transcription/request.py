@@ -150,6 +150,11 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         return super().is_finished or self.has_failed
 
     @property
+    def has_ended(self) -> bool:
+        """Return whether all windows have been decoded."""
+        return all(track.window is None for track in self.tracks)
+
+    @property
     def segments(self) -> list[Segment]:
         """Return the finished segments, in the order of the recording."""
         return [segment for track in self.tracks for segment in track.segments]
@@ -192,7 +197,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         for index in sorted(ended):
             if self.rows[index].error is None:
                 self.end_attempt(self.owners[index], self.rows[index])
-        if all(track.window is None for track in self.tracks):
+        if self.has_ended:
             self.features.close()
         return {}
 
@@ -253,11 +258,12 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             duration=self.duration, task=options.task, stats=DecodeStats.sum_rows(self.stats()),
             model=self.pipe.card.name, method=self.method.name, seed=options.seed,
             language_probability=options.language_probability,
+            finish_reason="eos" if self.has_ended else "cancelled",
         )  # fmt: skip
 
 
 def without_second_of_pair(ids: list[int], first_timestamp: int) -> list[int]:
-    """Return the ids of a segment without the last where it ends with two timestamps, as context for the next window."""
+    """Return the ids of a segment, without the last if it ends with two timestamps, as context for the next window."""
     ends_in_pair = len(ids) > 2 and min(ids[-2:]) >= first_timestamp
     return ids[:-1] if ends_in_pair else ids
 

@@ -59,6 +59,7 @@ class Transcription:
     task: str = "transcribe"  # or "translate", into English
     language_probability: float | None = None  # None if the language was given
     notes: tuple[str, ...] = ()  # for the user, such as an option that the model does not have
+    finish_reason: str = "eos"  # "cancelled" if it was stopped before the end of the sound
 
     @property
     def tokens(self) -> Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 import torch
 from PIL import Image
 
@@ -225,3 +226,20 @@ def test_batch_run_drafts_from_the_reference(tmp_path: Path) -> None:
     refused = run("batch", "run", write(tmp_path, job), "--reference", "nowhere.txt", "--out", tmp_path / "new")
     assert_refused(refused, "nowhere.txt cannot be read")
     assert not (tmp_path / "new").exists()
+
+
+def test_recording_becomes_file_of_segments(tmp_path):
+    from ..modalities.transcription.tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
+
+    model, sound = write_tiny_whisper(tmp_path / "whisper"), tmp_path / "talk.wav"
+    soundfile.write(sound, tone(3.0), SAMPLE_RATE)
+    job = {"id": "talk", "model": str(model), "audio": str(sound), "language": "en", "temperature": 0, "method": "ar"}
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text(json.dumps(job) + "\n" + json.dumps(job | {"id": "none", "audio": str(tmp_path / "no.wav")}))
+    done = run("batch", "run", jobs, "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 1
+    told = {record["id"]: record for record in json.loads(done.stdout)["jobs"]}
+    assert told["talk"]["output"] == "talk.json" and told["talk"]["stats"]["tokens"] > 3
+    assert told["none"]["error"]["type"] == "PromptError"
+    segments = json.loads((tmp_path / "out" / "talk.json").read_text())["segments"]
+    assert segments and segments[0]["start"] == 0.0
