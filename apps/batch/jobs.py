@@ -5,8 +5,8 @@
     {"id": "what", "model": "tiny-vlm", "image": "frogs.png", "question": "What is in the picture?"}
     {"id": "talk", "modality": "transcription", "audio": "talk.mp3", "language": "en"}
 
-Other keys are arguments of generate_image, generate_speech, chat and transcribe. A bad file is refused, line by line, before
-anything runs. Results lie in the folder under their id, with a line each in results.jsonl; a job that fails is
+Other keys are arguments of generate_image, generate_speech, chat and transcribe. A bad file is refused, line by line,
+before anything runs. Results lie in the folder under their id, with a line each in results.jsonl; a job that fails is
 recorded with its error, and tried again when the file is run again.
 """
 
