@@ -108,11 +108,15 @@ class CausalTarget:
     def __init__(self, model: PreTrainedModel, *, guided: bool = False, context: int | None = None) -> None:
         """Prepare the model for decoding, in place."""
         self.model, self.num_branches = model.eval(), 2 if guided else 1
-        prepare_linears(model)
+        self.prepare_layers(model)
         self.config = self.decoder_config(model)
         self.network = self.build_decoder(model)
         self.context_len = min(self.network.context_len, context or self.network.context_len)
         self.scale_logits = logit_scaling_fn(self.config)
+
+    def prepare_layers(self, model: PreTrainedModel) -> None:
+        """Prepare the model's layers for inference, in place."""
+        prepare_linears(model)
 
     def decoder_config(self, model: PreTrainedModel) -> Any:
         """Return the configuration of the model's decoder."""

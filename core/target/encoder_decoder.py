@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from polydraft.core.model.cross_attention import CrossAttentionDecoder, prepare_cross_attention
+from polydraft.core.model.linear import prepare_linears
 from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
 from polydraft.core.target.state import BatchState
 
@@ -45,8 +46,19 @@ class EncoderDecoderTarget(CausalTarget):
 
     def __init__(self, model: PreTrainedModel, *, context: int | None = None) -> None:
         """Prepare the model for decoding, in place; `context` is as for `CausalTarget`."""
-        prepare_cross_attention(model.requires_grad_(False).get_decoder())
-        super().__init__(model, context=context)
+        super().__init__(model.requires_grad_(False), context=context)
+
+    def prepare_layers(self, model: PreTrainedModel) -> None:
+        """Prepare the decoder's layers; the encoder keeps torch's.
+
+        It runs over so many positions at once that torch's products are the fastest, in fp32 where the processor has no
+        fast ones of bf16.
+        """
+        decoder, encoder = model.get_decoder(), model.get_encoder()
+        prepare_cross_attention(decoder)
+        prepare_linears(nn.ModuleList([decoder, model.get_output_embeddings()]))
+        if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported():
+            encoder.float()
 
     def decoder_config(self, model: PreTrainedModel) -> Any:
         config = model.config.get_text_config(decoder=True)
@@ -74,7 +86,7 @@ class EncoderDecoderTarget(CausalTarget):
         if given is None:
             generator = torch.Generator().manual_seed(0)
             random = torch.randn(self.network.num_fixed, self.config.hidden_size, generator=generator)
-            return random.to(self.device, self.model.dtype)
+            return random.to(self.device, self.network.dtype)
         if given.states is None:
             given.states = self.encode(given.features)
         states: Tensor = given.states
@@ -85,8 +97,9 @@ class EncoderDecoderTarget(CausalTarget):
 
         One at a time: kernels may sum in another order for several, and a prompt's bits must not depend on others.
         """
-        states: Tensor = self.model.get_encoder()(features[None].to(self.device, self.model.dtype)).last_hidden_state
-        return states[0]
+        encoder = self.model.get_encoder()
+        states: Tensor = encoder(features[None].to(self.device, encoder.dtype)).last_hidden_state
+        return states[0].to(self.network.dtype)
 
     def reference_logits(self, prompt: PromptInputs, path: list[int]) -> Tensor:
         ids = torch.tensor([[*prompt.branch_token_ids[0], *path]], device=self.device)
