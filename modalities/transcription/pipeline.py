@@ -10,18 +10,20 @@ The same seed gives the same text with every identical method, streamed or whole
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.checks.arguments import argument_error, to_callback, to_optional, to_real, to_string
-from polydraft.core.errors import PromptError
+from polydraft.core.checks.arguments import argument_error, to_callback, to_float, to_optional, to_real, to_string
+from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.core.methods.spec import MethodContext
 from polydraft.core.sampling.constraints import Constraints
 from polydraft.core.sampling.sampler import Sampler
@@ -32,6 +34,7 @@ from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, expand_seeds, synchronized
 from polydraft.modalities.transcription.features import LogMel, LogMelStream
+from polydraft.modalities.transcription.live import INTERVAL, Caption, LiveOptions, LiveTranscript, listen
 from polydraft.modalities.transcription.request import (
     MAX_ATTEMPTS,
     OnStep,
@@ -52,6 +55,7 @@ TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the attempts at a window, as
 # in transformers' measure of repetition, over bytes of token ids; the published 2.4 is of text
 THRESHOLDS = QualityThresholds(compression_ratio=1.35, log_prob=-1.0, no_speech=0.6)
 SAMPLE_TOKENS = 224  # of a prompt that passes are timed with
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.05, 20.0  # seconds between two transcripts of live sound
 
 
 def transcribe(
@@ -237,6 +241,35 @@ class TranscriptionPipeline(Pipeline):
         """
         return TranscriptionStream(self.run(audio, **options))
 
+    def listen(
+        self, chunks: Iterable[NDArray[np.float32]], *, language: str | None = None, task: str = "transcribe",
+        interval: float = INTERVAL, speculative: bool = True, method: str | None = None, seed: int = 0,
+    ) -> Iterator[Caption]:  # fmt: skip
+        """Yield captions of sound that grows: words that are final, and words that may still change.
+
+        Args:
+            chunks (Iterable[NDArray[np.float32]]): Sound [S] at 16 kHz in pieces of any length, as it comes.
+            language (str | None): Code or English name; a multilingual model needs it, since a word is too little to
+                detect it by.
+            task (str): "transcribe", or "translate" into English.
+            interval (float): Seconds of new sound between two transcripts.
+            speculative (bool): False is plain decoding; the captions are the same.
+            method (str | None): A decoding method; None copies from the transcript before.
+            seed (int): Seed of the noise; captions are greedy.
+
+        Raises:
+            InvalidArgument: The language is missing or unknown, or the interval is not positive.
+        """
+        spec = self.select_method(speculative, method or ("hypothesis" if speculative else None))
+        code = self.control_tokens.check_language(to_optional(to_string, "language", language), self.card.name)
+        if code is None and self.control_tokens.languages:
+            raise InvalidArgument(f"{self.card.name} hears many languages; give the language of live sound.")
+        options = LiveOptions(
+            code, self.control_tokens.check_task(to_string("task", task), self.card.name),
+            to_float("interval", interval, SHORTEST_INTERVAL, LONGEST_INTERVAL), expand_seeds(seed, 1, "recording")[0],
+        )  # fmt: skip
+        return listen(LiveTranscript(self, self.method(spec), options), chunks)
+
     def run(
         self, audio: SoundSource | LogMelStream, *, language: str | None = None, task: str = "transcribe",
         timestamps: bool = True, initial_prompt: str | None = None, condition_on_previous: bool = False,
@@ -294,6 +327,6 @@ class TranscriptionPipeline(Pipeline):
 
 
 __all__ = [
-    "QualityThresholds", "Transcription", "TranscriptionPipeline", "TranscriptionRequest", "TranscriptionStep",
-    "TranscriptionStream", "transcribe",
+    "Caption", "QualityThresholds", "Transcription", "TranscriptionPipeline", "TranscriptionRequest",
+    "TranscriptionStep", "TranscriptionStream", "transcribe",
 ]  # fmt: skip

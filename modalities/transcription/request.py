@@ -222,10 +222,13 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         first_timestamp, offset = self.pipe.control_tokens.first_timestamp, window.first_frame * FRAME_SECONDS
         timed, num_frames = split_window(tokens, first_timestamp, window.num_frames, offset)
         for start, end, ids in timed:
-            text = self.pipe.decode_text(ids)
+            text, end = self.pipe.decode_text(ids), min(end, self.duration)
             track.segments.append(
-                Segment(start, end, text, tuple(ids), temperature, log_prob, ratio, no_speech, seek=window.first_frame)
-            )
+                Segment(
+                    min(start, end), end, text, tuple(ids), temperature, log_prob, ratio, no_speech,
+                    seek=window.first_frame,
+                )
+            )  # fmt: skip
             track.context += without_second_of_pair(ids, first_timestamp)
         if temperature >= UNRELIABLE_TEMPERATURE:
             track.context = []

@@ -70,6 +70,7 @@ def test_timed_transcripts_equal_those_of_generate(pipe, reference, seconds, see
     assert given.duration == pytest.approx(seconds)
     starts = [segment.start for segment in given.segments]
     assert starts == sorted(starts) and all(segment.end >= segment.start for segment in given.segments)
+    assert max(segment.end for segment in given.segments) <= seconds
 
 
 @pytest.mark.parametrize("seed", range(4))
