@@ -34,7 +34,7 @@ LONGEST = 0.8  # share of a window from which on final segments leave it
 
 @dataclass(frozen=True)
 class Caption:
-    """What is known after a transcript."""
+    """Text of live sound after a transcript."""
 
     final: str  # text that has become final since the last caption
     tentative: str  # text after it, which may change

@@ -238,8 +238,8 @@ def test_recording_becomes_file_of_segments(tmp_path):
     jobs.write_text(json.dumps(job) + "\n" + json.dumps(job | {"id": "none", "audio": str(tmp_path / "no.wav")}))
     done = run("batch", "run", jobs, "--out", tmp_path / "out", "--json")
     assert done.exit_code == 1
-    told = {record["id"]: record for record in json.loads(done.stdout)["jobs"]}
-    assert told["talk"]["output"] == "talk.json" and told["talk"]["stats"]["tokens"] > 3
-    assert told["none"]["error"]["type"] == "PromptError"
+    records = {record["id"]: record for record in json.loads(done.stdout)["jobs"]}
+    assert records["talk"]["output"] == "talk.json" and records["talk"]["stats"]["tokens"] > 3
+    assert records["none"]["error"]["type"] == "PromptError"
     segments = json.loads((tmp_path / "out" / "talk.json").read_text())["segments"]
     assert segments and segments[0]["start"] == 0.0

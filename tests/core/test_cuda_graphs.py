@@ -186,7 +186,7 @@ def test_unsupported_targets_have_no_graph_recorder(lab):
     here, gpu = lab().target(), torch.device("cuda")
     assert graph_recorder(here) is None and graph_recorder(SimpleNamespace(device=gpu)) is None
     alone, spread = (
-        SimpleNamespace(device=gpu, network=SimpleNamespace(is_multi_device=spread)) for spread in (False, True)
+        SimpleNamespace(device=gpu, network=SimpleNamespace(is_capturable=not spread)) for spread in (False, True)
     )
     assert isinstance(graph_recorder(alone), CudaGraphRecorder) and graph_recorder(spread) is None
 

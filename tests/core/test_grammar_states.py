@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from polydraft.core.decode import Method
+from polydraft.core.drafters.heads.ctc import CTCModel
 from polydraft.core.drafters.network.draft_model import DraftModel
 from polydraft.core.methods.registry import build, methods
 from polydraft.core.methods.spec import MethodContext
@@ -40,15 +41,17 @@ def test_methods_emit_only_ids_of_their_slot(lab, run, name, table, temperature,
     codes[10:] = torch.nn.functional.normalize(torch.randn(VOCAB - 10, 4), dim=-1)
     kinds = [network.kind for network in NETWORKS]
     networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
+    networks["ctc"] = lambda: CTCModel(made.model.config, words=[1, 2])
     context = MethodContext(
         "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: DraftModel(made.student)},
-        preview_index=torch.arange(-3, 9),
+        preview_index=torch.arange(-3, 9), has_hypotheses=True,
     )  # fmt: skip
     choice = EVERY[name]
     given = {"k": 5} if "k" in choice.verifier.parameters else {}
     drafter, verifier = build(replace(choice, verifier_params=given), context)
     sampling = SamplingParams(temperature=temperature, top_k=6, repetition_aware=RepetitionAware() if again else None)
     method = Method(name, context.target, drafter, verifier, Sampler(table))
-    for output in run(method, with_sampling(made.prompts[-2:], sampling)).outputs:
+    guesses = [replace(prompt, hypothesis=tuple(range(VOCAB))) for prompt in made.prompts[-2:]]
+    for output in run(method, with_sampling(guesses, sampling)).outputs:
         slots = torch.arange(len(output)) % SLOTS
         assert table[slots, output].all()

@@ -15,6 +15,7 @@ from polydraft.modalities.loading import load
 from ...modalities.transcription.tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
 from .farm import Farm
 
+pytestmark = pytest.mark.cluster
 MODEL = "tiny-whisper"
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from polydraft.core.drafters.heads.ctc import CTCModel
 from polydraft.core.drafters.network.draft_model import DraftModel
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
 from polydraft.core.methods.budget import PassLatency
@@ -195,10 +196,11 @@ def test_every_method_builds_with_its_guarantee(lab):
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
     kinds = [network.kind for network in NETWORKS]
     loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {"lm": lambda: DraftModel(made.student)}
-    preview_index = torch.tensor([-1, -1, 0, 1])
+    loaders["ctc"] = lambda: CTCModel(made.model.config, words=[1, 2])
     context = MethodContext(
-        "m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders, preview_index=preview_index
-    )
+        "m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders,
+        preview_index=torch.tensor([-1, -1, 0, 1]), has_hypotheses=True,
+    )  # fmt: skip
     for method in methods():
         if "k" in method.verifier.parameters and method.verifier.requirement:
             with pytest.raises(InvalidArgument, match="51 codes"):

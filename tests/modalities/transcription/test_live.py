@@ -77,8 +77,8 @@ def test_window_begins_after_final_segments(pipe, monkeypatch):
     live = build_live(pipe, [text] * 6 + [[first, 3, 4], [first, 3, 4, 5]], monkeypatch)
     found = list(live.push(tone(2.0)))
     assert live.first_frame == 80 and live.num_frames == 120
-    told = "".join(each.final for each in found) + next(live.finish()).final
-    assert told == pipe.decode_text([1, 2, 3, 4, 5])
+    text = "".join(each.final for each in found) + next(live.finish()).final
+    assert text == pipe.decode_text([1, 2, 3, 4, 5])
 
 
 def test_full_window_without_final_segment_leaves_whole(pipe, monkeypatch):
