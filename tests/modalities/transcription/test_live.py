@@ -73,8 +73,8 @@ def test_words_are_final_once_two_transcripts_agree(pipe, monkeypatch):
 def test_window_begins_after_final_segments(pipe, monkeypatch):
     """At 1.75 of 2 s the window is long: the segment that ends at 0.8 s leaves it, and its words are not told again."""
     first = pipe.control_tokens.first_timestamp
-    text = [first, 1, 2, first + 40, first + 40, 3, 4]
-    live = build_live(pipe, [text] * 6 + [[first, 3, 4], [first, 3, 4, 5]], monkeypatch)
+    transcript = [first, 1, 2, first + 40, first + 40, 3, 4]
+    live = build_live(pipe, [transcript] * 6 + [[first, 3, 4], [first, 3, 4, 5]], monkeypatch)
     found = list(live.push(tone(2.0)))
     assert live.first_frame == 80 and live.num_frames == 120
     text = "".join(each.final for each in found) + next(live.finish()).final

