@@ -144,12 +144,19 @@ class TranscriptionPipeline(Pipeline):
         return EncoderDecoderTarget(self.target_model, context=self.context_len)
 
     @cached_property
+    def constraints(self) -> Constraints:
+        """Return the constraints of the checkpoint, then the rules for timestamps."""
+        config, vocab_size = self.target_model.generation_config, self.target_model.config.vocab_size
+        constraints = build_constraints(config, vocab_size, self.eos_token_ids, self.device) or Constraints()
+        return replace(constraints, timestamps=self.control_tokens.rules)
+
+    @cached_property
     def token_mask(self) -> Tensor:
         """Return the `[1, V]` bool mask of allowed ids: all but those that the checkpoint suppresses."""
-        mask = torch.ones(1, self.target_model.config.vocab_size, dtype=torch.bool, device=self.device)
-        if (suppressed := self.target_model.generation_config.suppress_tokens) is not None:
-            mask[:, [token for token in suppressed if 0 <= token < mask.shape[1]]] = False
-        return mask
+        suppressed = self.constraints.suppressed
+        if suppressed is None:
+            return torch.ones(1, self.target_model.config.vocab_size, dtype=torch.bool, device=self.device)
+        return ~suppressed[None]
 
     @property
     def codebook(self) -> Tensor | None:
@@ -157,12 +164,8 @@ class TranscriptionPipeline(Pipeline):
 
     @cached_property
     def sampler(self) -> Sampler:
-        """Return the sampler: constraints of the checkpoint, then the rules for timestamps."""
-        config, vocab_size = self.target_model.generation_config, self.token_mask.shape[1]
-        constraints = build_constraints(config, vocab_size, self.eos_token_ids, self.device) or Constraints()
-        # suppressed ids are part of the grammar, whose bias costs no pass over the logits of its own
-        constraints = replace(constraints, suppressed=None, timestamps=self.control_tokens.rules)
-        return Sampler(self.token_mask, self.stop_token_mask, constraints)
+        """Return the sampler; suppressed ids are in its grammar, whose bias costs no further pass over the logits."""
+        return Sampler(self.token_mask, self.stop_token_mask, replace(self.constraints, suppressed=None))
 
     def method_context(self, target: CausalTarget) -> MethodContext:
         """Return the parts that methods are built from: prompts may bring hypotheses, and timestamps come in pairs."""

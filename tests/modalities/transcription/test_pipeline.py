@@ -99,6 +99,18 @@ def test_text_before_recording_is_context_of_first_window(pipe, reference):
     assert ids_of(given) != ids_of(pipe(sound(1.5, 1), language="en", temperature=0.0, thresholds=None))
 
 
+def test_bad_word_of_one_token_is_never_written(folder):
+    """It is suppressed like the ids in suppress_tokens."""
+    pipe = load(folder, dtype="float32")
+    usual = pipe(sound(2.0, 1), language="en", temperature=0.0)
+    bad = next(token for token in ids_of(usual) if token < pipe.control_tokens.end)
+    other = load(folder, dtype="float32")
+    other.target_model.generation_config.bad_words_ids = [[bad]]
+    for name in ("constraints", "token_mask", "sampler"):
+        vars(other).pop(name, None)
+    assert bad not in ids_of(other(sound(2.0, 1), language="en", temperature=0.0))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_language_is_detected_as_in_transformers(pipe, reference, seed):
     model, extractor = reference
