@@ -13,7 +13,7 @@ finished ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,8 @@ from polydraft.core.model.threads import ThreadTuner
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.forced_tokens import fill_forced_tokens
 from polydraft.core.sampling.noise import Noise
-from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.sampling.params import SamplingTensors
+from polydraft.core.sampling.sampler import Sampler, TokenDistribution
 from polydraft.core.stats import DecodeStats, PhaseTimer
 from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.core.target.state import BatchState
@@ -352,28 +353,37 @@ def decode_step_on_device(method: Method, batch: Batch, end_phase: EndPhase) -> 
     outcome = DraftOutcome(draft, distribution, target_output.hidden_states, result)
     method.drafter.observe(state, batch.drafter_state, outcome)
     noise.next_pass()
-    readback = make_readback(draft, result, num_drafted)
-    if not state.sampling_tensors.uses("log_probs"):
-        return readback
+    log_probs = committed_log_probs(distribution, result, state.sampling_tensors)
+    return make_readback(draft, result, num_drafted, log_probs)
+
+
+def committed_log_probs(
+    distribution: TokenDistribution, result: VerificationResult, sampling_tensors: SamplingTensors
+) -> Tensor | None:
+    """Return the log probabilities of committed tokens, as `StepReadback.log_probs`; None if no request asks."""
+    if not sampling_tensors.uses("log_probs"):
+        return None
     count = max_without_sync(result.num_committed, upper_bound=result.tokens.shape[1])
     indices, tokens = result.token_indices[:, :count], result.tokens[:, :count]
-    log_probs = distribution.log_probs_of(indices, tokens, state.sampling_tensors.temperature)
-    return replace(readback, log_probs=log_probs)
+    return distribution.log_probs_of(indices, tokens, sampling_tensors.temperature)
 
 
-def make_readback(draft: Draft, result: VerificationResult, num_drafted: Tensor) -> StepReadback:
+def make_readback(
+    draft: Draft, result: VerificationResult, num_drafted: Tensor, log_probs: Tensor | None
+) -> StepReadback:
     """Pack the results of a step into one tensor, so that the host reads them in one transfer.
 
     Args:
         draft (Draft): verified draft.
         result (VerificationResult): its verification, truncated at the end of every batch row.
         num_drafted (Tensor): `[B]` drafted nodes within each batch row's budget.
+        log_probs (Tensor | None): result of `committed_log_probs`, a transfer of its own.
     """
     assert result.finish_reason is not None
     counts = torch.stack([result.num_committed, result.num_accepted, result.finish_reason, num_drafted], 1)  # [B, 4]
     flat_results = torch.cat([counts.to(result.tokens.dtype), result.tokens.flatten(1)], 1)
     num_scored = len(counts) * (draft.size + 1)
-    return StepReadback(flat_results, result.tokens.shape, draft.drafter_passes, num_scored)
+    return StepReadback(flat_results, result.tokens.shape, draft.drafter_passes, num_scored, log_probs)
 
 
 def generation_context(method: Method, state: BatchState, draft: Draft) -> GenerationContext | None:

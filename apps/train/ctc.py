@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from polydraft.core.methods.registry import parse
 from polydraft.core.target.causal import PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
 from polydraft.modalities.loading import load
+from polydraft.modalities.output import write_tensors
 from polydraft.modalities.transcription.pipeline import THRESHOLDS, TranscriptionPipeline
 from polydraft.modalities.transcription.segments import compression_ratio
 
@@ -137,8 +139,9 @@ def transcribe_windows(
     pipe: TranscriptionPipeline, recordings: list[Path], samples: Path, seconds: float
 ) -> list[HeardWindow]:
     """Return windows that have been transcribed earlier, and others that are transcribed in `seconds`."""
-    heard = [window for file in sorted(samples.glob("*.safetensors")) for window in read_windows(file)]
-    windows = encoder_inputs(pipe, recordings, skip=len(list(samples.glob("*.safetensors"))) * TOGETHER)
+    files = sorted(samples.glob("*.safetensors"))
+    heard = [window for file in files for window in read_windows(file)]
+    windows, groups = encoder_inputs(pipe, recordings, skip=len(files) * TOGETHER), count(len(files))
     ar, spent = pipe.method(parse("ar")), 0.0
     with tqdm(total=round(seconds), unit="s", desc="transcribe") as bar:
         while spent < seconds and (group := [given for _, given in zip(range(TOGETHER), windows, strict=False)]):
@@ -151,7 +154,7 @@ def transcribe_windows(
                 for given, ids in zip(group, batch.outputs(), strict=True)
                 if given.states is not None and not repeats_itself(ids.tolist(), pipe)
             ]
-            write_windows(samples, new)
+            write_windows(samples / f"{next(groups):05}.safetensors", new)
             heard += new
             bar.update(min(round(spent), round(seconds)) - round(bar.n))
     return heard
@@ -189,16 +192,11 @@ def prompt_of(pipe: TranscriptionPipeline, window: EncoderInput | HeardWindow) -
     )  # fmt: skip
 
 
-def write_windows(samples: Path, windows: list[HeardWindow]) -> None:
-    """Write windows to the next file of a folder."""
-    from safetensors.torch import save_file
-
+def write_windows(file: Path, windows: list[HeardWindow]) -> None:
+    """Write windows to a file."""
     tensors = {f"states.{index}": window.states.contiguous() for index, window in enumerate(windows)}
     tensors |= {f"ids.{index}": torch.tensor(window.ids, dtype=torch.long) for index, window in enumerate(windows)}
-    number = len(list(samples.glob("*.safetensors")))
-    partial_file = samples / f"{number:05}.part"
-    save_file(tensors, partial_file)
-    partial_file.replace(samples / f"{number:05}.safetensors")
+    write_tensors(file, tensors)
 
 
 def read_windows(file: Path) -> list[HeardWindow]:
@@ -208,10 +206,10 @@ def read_windows(file: Path) -> list[HeardWindow]:
     return [HeardWindow(tensors[f"states.{index}"], tensors[f"ids.{index}"].tolist()) for index in range(count)]
 
 
-def most_frequent_words(windows: list[HeardWindow], count: int) -> list[int]:
-    """Return the `count` most frequent token ids of texts, in ascending order."""
+def most_frequent_words(windows: list[HeardWindow], number: int) -> list[int]:
+    """Return the `number` most frequent token ids of texts, in ascending order."""
     times = Counter(token for window in windows for token in window.ids)
-    return sorted(token for token, _ in times.most_common(count))
+    return sorted(token for token, _ in times.most_common(number))
 
 
 def build_batch(student: CTCModel, windows: list[HeardWindow]) -> WindowBatch:

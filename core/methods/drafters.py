@@ -294,6 +294,7 @@ SPREAD = TEMPERATURE | {"spread": Parameter(1.0, "scale of the drafter's logit e
 
 
 NUM_RECYCLED = 8  # ids that are kept behind every token
+HYPOTHESIS_REACH = {"reach": Parameter(16, "tokens drafted a pass", 1, 256)}
 HISTORY_NODES = Parameter(16, "most nodes drafted", 1, 256)
 SUFFIX = {
     "reach": Parameter(16, "tokens copied after a match", 1, 64),
@@ -393,13 +394,13 @@ DRAFTERS: dict[str, DrafterSpec] = {
             "hypothesis", "a guess of the whole output, such as an earlier transcript, aligned as it goes",
             "Ge et al. 2022, arXiv 2205.10350", build_hypothesis,
             lambda values: "fixed", requirement=HYPOTHESES,
-            parameters={"reach": Parameter(16, "tokens drafted a pass", 1, 256)},
+            parameters=HYPOTHESIS_REACH,
         ),
         DrafterSpec(
             "ctc", "what a trained head reads off the encoder's output at once, aligned as the transcript goes",
             "Graves et al. 2006; Wen et al. 2024, arXiv 2412.00061", build_ctc,
             lambda values: "fixed", drafter_kind="ctc", requirement=HYPOTHESES,
-            parameters={"reach": Parameter(16, "tokens drafted a pass", 1, 256)},
+            parameters=HYPOTHESIS_REACH,
             deviation="published: the head reads a decoder's states, and drafts are blocks; ours reads the encoder's, "
             "once a window",
         ),

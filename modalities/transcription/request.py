@@ -75,9 +75,9 @@ class Track:
     context: list[int] = field(default_factory=list)  # ids of the text so far that the next window may follow
 
     @property
-    def next_frame(self) -> int:
-        """Return the frame that the present window begins with."""
-        return self.first_frame if self.window is None else self.window.first_frame
+    def num_done(self) -> int:
+        """Return the number of frames before the present window, all of them where there is none."""
+        return (self.end_frame if self.window is None else self.window.first_frame) - self.first_frame
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,6 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         self.pipe, self.features, self.options, self.tracks = pipe, features, options, list(tracks)
         self.duration = features.duration
         self.owners: list[Track] = []  # of every prompt
-        self.committed_at: list[list[int]] = []  # of every prompt, the pass (from 1) of every token
         self.num_polled = 0  # segments that have been polled
         for track in self.tracks:
             self.open_window(track, track.first_frame, first_input if track is self.tracks[0] else None)
@@ -172,11 +171,8 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
     def prompt_ids(self, track: Track) -> tuple[int, ...]:
         """Return the prompt of a track's next window."""
         options, tokens = self.options, self.pipe.control_tokens
-        is_first = not track.segments
-        context = track.context if options.follows_text and not is_first else []
-        before = [*options.initial_ids, *context] if options.follows_text or is_first else []
-        kept = before[-self.pipe.max_context_ids :] if before else []
-        return tokens.prompt(options.language, options.task, options.timestamps, kept)
+        before = [*options.initial_ids, *track.context] if options.follows_text or not track.segments else []
+        return tokens.prompt(options.language, options.task, options.timestamps, before[-self.pipe.max_context_ids :])
 
     def add_attempt(self, track: Track, window: Window) -> None:
         """Add a prompt for a window at its present temperature."""
@@ -189,11 +185,8 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         self.rows.append(Request(len(self.prompts), DecodeStats(self.method.name, self.method.effective_guarantee)))
         self.prompts.append(prompt)
         self.owners.append(track)
-        self.committed_at.append([])
 
     def on_tokens(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, StopPoint]:
-        for index, (_, tokens) in committed.items():
-            self.committed_at[index] += [self.passes] * len(tokens)
         for index in sorted(ended):
             if self.rows[index].error is None:
                 self.end_attempt(self.owners[index], self.rows[index])
@@ -243,9 +236,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         new, self.num_polled = segments[self.num_polled :], len(segments)
         live = [index for index, row in enumerate(self.rows) if row.finish == "cancelled" and row.ids]
         partial = " ".join(self.pipe.decode_text(self.rows[index].ids).strip() for index in live)
-        done = sum(track.next_frame - track.first_frame for track in self.tracks if track.window is not None)
-        done += sum(track.end_frame - track.first_frame for track in self.tracks if track.window is None)
-        seconds = min(done * FRAME_SECONDS, self.duration)
+        seconds = min(sum(track.num_done for track in self.tracks) * FRAME_SECONDS, self.duration)
         return [
             TranscriptionProgress(
                 new, partial, seconds, self.duration, self.passes, self.num_generated, self.decode_seconds

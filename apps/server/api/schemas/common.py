@@ -137,8 +137,8 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class SamplingFields(RequestModel):
-    """Sampling fields that every request may set beyond OpenAI's; `user` is accepted and unused."""
+class DecodingFields(BaseModel):
+    """Fields of every request and form, beyond OpenAI's, that say how to decode."""
 
     seed: Annotated[
         int | None,
@@ -150,6 +150,19 @@ class SamplingFields(RequestModel):
     method: Annotated[Text | None, Field(description="As in `polydraft methods`; the model's own when left out.")] = (
         None
     )
+
+    def decoding(self) -> dict[str, Any]:
+        """Return these fields as arguments of a pipeline, with a seed."""
+        return {
+            "seed": secrets.randbits(RANDOM_BITS) if self.seed is None else self.seed,
+            "speculative": self.speculative,
+            "method": self.method,
+        }
+
+
+class SamplingFields(RequestModel, DecodingFields):
+    """Sampling fields that every request may set beyond OpenAI's; `user` is accepted and unused."""
+
     temperature: Annotated[float | None, Field(ge=0, le=2, description="0 is greedy.")] = None
     top_k: Annotated[int | None, Field(ge=0, le=1_000_000, description="0 is off.")] = None
     top_p: Annotated[float | None, Field(ge=0, le=1, description="0 keeps the likeliest token alone.")] = None
@@ -158,10 +171,7 @@ class SamplingFields(RequestModel):
 
     def drawing(self) -> dict[str, Any]:
         """Return the sampling fields as arguments of a pipeline, with a seed."""
-        return {
-            "seed": secrets.randbits(RANDOM_BITS) if self.seed is None else self.seed,
-            "speculative": self.speculative,
-            "method": self.method,
+        return self.decoding() | {
             "temperature": self.temperature,
             "top_k": self.top_k,
             "top_p": None if self.top_p is None else max(self.top_p, 1e-6),

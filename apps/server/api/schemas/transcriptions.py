@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from polydraft.apps.server.api.schemas.common import (
-    LARGEST_SEED,
-    RANDOM_BITS,
+    DecodingFields,
     FormModel,
     Ignored,
     Metrics,
@@ -23,7 +21,7 @@ Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
 SUBTITLES = ("srt", "vtt")
 
 
-class TranslationForm(FormModel):
+class TranslationForm(FormModel, DecodingFields):
     """A sound file whose speech is written down in English."""
 
     file_description: ClassVar[str] = "A file such as .wav, .flac, .mp3, .ogg, .m4a, .mp4 or .webm."
@@ -36,16 +34,6 @@ class TranslationForm(FormModel):
     temperature: Annotated[
         float, Field(ge=0, le=1, description="0 is greedy, and higher where a text is not good enough.")
     ] = 0.0
-    seed: Annotated[
-        int | None,
-        Field(
-            ge=0, le=LARGEST_SEED, description="The same seed gives the same answer. Default: a random one, reported."
-        ),
-    ] = None
-    speculative: Annotated[bool, Field(description="Draft, or decode plainly: the same answer, slower.")] = True
-    method: Annotated[Text | None, Field(description="As in `polydraft methods`; the model's own when left out.")] = (
-        None
-    )
     hypothesis: Annotated[
         str | None,
         Field(max_length=LONGEST_HYPOTHESIS, description="A guess of the text, which drafts copy from; same answer."),
@@ -53,10 +41,7 @@ class TranslationForm(FormModel):
 
     def arguments(self) -> dict[str, Any]:
         """Return the fields as arguments of a pipeline, with a seed."""
-        return {
-            "seed": secrets.randbits(RANDOM_BITS) if self.seed is None else self.seed,
-            "speculative": self.speculative,
-            "method": self.method,
+        return self.decoding() | {
             "temperature": self.temperature or None,
             "initial_prompt": self.prompt,
             "hypothesis": self.hypothesis,
