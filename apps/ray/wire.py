@@ -38,6 +38,7 @@ from polydraft.modalities.image.request import ImageProgress
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.speech.request import SpeechProgress
 from polydraft.modalities.speech.result import SpeechResult
+from polydraft.modalities.transcription.committed_text import CommittedText, OpenSegment
 from polydraft.modalities.transcription.request import TranscriptionProgress
 from polydraft.modalities.transcription.result import Segment, Transcription, Word
 from polydraft.modalities.vlm.request import ChatProgress
@@ -59,6 +60,8 @@ KINDS = {
         Transcription,
         Segment,
         Word,
+        CommittedText,
+        OpenSegment,
     )
 }
 PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)

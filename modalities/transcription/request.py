@@ -18,6 +18,7 @@ from polydraft.core.stopping import StopPoint
 from polydraft.core.target.causal import PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
 from polydraft.modalities.request import GenerationRequest, GenerationStream
+from polydraft.modalities.transcription.committed_text import OpenSegment, WindowText
 from polydraft.modalities.transcription.features import LogMelStream
 from polydraft.modalities.transcription.result import Segment, Transcription
 from polydraft.modalities.transcription.segments import (
@@ -91,6 +92,7 @@ class TranscriptionProgress:
     passes: int  # target passes so far
     tokens_done: int
     seconds: float  # spent decoding so far
+    open_segments: Sequence[OpenSegment] = ()  # of windows that are being decoded: `partial` with times and passes
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         self.pipe, self.features, self.options, self.tracks = pipe, features, options, list(tracks)
         self.duration = features.duration
         self.owners: list[Track] = []  # of every prompt
+        self.texts: list[WindowText] = []  # of every prompt
         self.num_polled = 0  # segments that have been polled
         for track in self.tracks:
             self.open_window(track, track.first_frame, first_input if track is self.tracks[0] else None)
@@ -185,16 +188,20 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         self.rows.append(Request(len(self.prompts), DecodeStats(self.method.name, self.method.effective_guarantee)))
         self.prompts.append(prompt)
         self.owners.append(track)
+        self.texts.append(WindowText(self.pipe.control_tokens, self.pipe.decode_text))
 
     def on_tokens(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, StopPoint]:
+        for index in committed:
+            text = self.texts[index]
+            text.push(self.rows[index].ids[text.num_tokens :], self.passes)
         for index in sorted(ended):
             if self.rows[index].error is None:
-                self.end_attempt(self.owners[index], self.rows[index])
+                self.end_attempt(self.owners[index], self.rows[index], self.texts[index])
         if self.has_ended:
             self.features.close()
         return {}
 
-    def end_attempt(self, track: Track, row: Request) -> None:
+    def end_attempt(self, track: Track, row: Request, committed: WindowText) -> None:
         """Judge the text of a window: try again at a higher temperature, or keep it and go on."""
         window, options = track.window, self.options
         assert window is not None
@@ -214,14 +221,16 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         tokens = row.ids[:-1] if row.ids and row.ids[-1] == self.pipe.control_tokens.end else row.ids
         first_timestamp, offset = self.pipe.control_tokens.first_timestamp, window.first_frame * FRAME_SECONDS
         timed, num_frames = split_window(tokens, first_timestamp, window.num_frames, offset)
+        position = 0  # of the segment's first token
         for start, end, ids in timed:
             text, end = self.pipe.decode_text(ids), min(end, self.duration)
             track.segments.append(
                 Segment(
                     min(start, end), end, text, tuple(ids), temperature, log_prob, ratio, no_speech,
-                    seek=window.first_frame,
+                    seek=window.first_frame, runs=committed.runs(position, position + len(ids)),
                 )
             )  # fmt: skip
+            position += len(ids)
             track.context += without_second_of_pair(ids, first_timestamp)
         if temperature >= UNRELIABLE_TEMPERATURE:
             track.context = []
@@ -235,13 +244,20 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         segments = self.segments
         new, self.num_polled = segments[self.num_polled :], len(segments)
         live = [index for index, row in enumerate(self.rows) if row.finish == "cancelled" and row.ids]
-        partial = " ".join(self.pipe.decode_text(self.rows[index].ids).strip() for index in live)
+        partial = " ".join(self.texts[index].text.strip() for index in live)
+        open_segments = [segment for index in live for segment in self.open_segments(index)]
         seconds = min(sum(track.num_done for track in self.tracks) * FRAME_SECONDS, self.duration)
         return [
             TranscriptionProgress(
-                new, partial, seconds, self.duration, self.passes, self.num_generated, self.decode_seconds
+                new, partial, seconds, self.duration, self.passes, self.num_generated, self.decode_seconds,
+                open_segments,
             )
-        ]
+        ]  # fmt: skip
+
+    def open_segments(self, index: int) -> list[OpenSegment]:
+        """Return the segments of a prompt that is being decoded."""
+        window = self.owners[index].window
+        return [] if window is None else self.texts[index].open_segments(window.first_frame * FRAME_SECONDS)
 
     def result(self) -> Transcription:
         """Return the text, its segments and statistics of what has been decoded so far."""

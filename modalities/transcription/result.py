@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.output import check_writable, write_text
+from polydraft.modalities.transcription.committed_text import CommittedText
 from polydraft.modalities.transcription.formats import to_json, to_srt, to_tsv, to_txt, to_verbose_json, to_vtt
 
 FORMATS = (".txt", ".json", ".srt", ".vtt", ".tsv")
@@ -42,6 +43,7 @@ class Segment:
     no_speech_prob: float  # probability that nothing is spoken
     words: tuple[Word, ...] = ()  # empty if times of words were not asked for
     seek: int = 0  # frame of 10 ms at which the window begins
+    runs: tuple[CommittedText, ...] = field(default=(), compare=False)  # the text by the passes that committed it
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class Transcription:
     def tokens(self) -> Tensor:
         """Return the ids of all segments, `[N]`, timestamps included."""
         return torch.tensor([token for segment in self.segments for token in segment.tokens], dtype=torch.long)
+
+    @property
+    def decoded(self) -> list[list[int]]:
+        """Return the ids of all segments as one row, as results of other modalities have their tokens."""
+        return [self.tokens.tolist()]
 
     @property
     def words(self) -> list[Word]:

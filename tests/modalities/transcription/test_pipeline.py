@@ -191,8 +191,23 @@ def test_stream_tells_text_as_it_comes(pipe):
         segments += step.segments
         partial += bool(step.partial)
         assert 0 <= step.progress.seconds_done <= step.progress.seconds_total == pytest.approx(7.3)
+        assert "".join(part.text for part in step.progress.open_segments).strip() == step.partial
     result = stream.result()
     assert segments == result.segments and partial > 3 and step.progress.seconds_done == pytest.approx(7.3)
+
+
+@pytest.mark.parametrize("method", ["ar", "jacobi"])
+def test_segments_know_the_pass_of_text(pipe, method):
+    """Check that runs are the text, pass after pass, and that plain decoding has one token in each."""
+    given, before = pipe(sound(7.3, 3), language="en", temperature=0.0, method=method), 0
+    for segment in given.segments:
+        assert "".join(run.text for run in segment.runs) == segment.text
+        assert sum(run.num_tokens for run in segment.runs) == sum(id_ < pipe.control_tokens.end for id_ in segment.tokens)
+        passes = [before, *(run.target_pass for run in segment.runs)]
+        assert passes == sorted(passes) and passes[-1] <= given.stats.target_passes
+        before = passes[-1]
+    sizes = {run.num_tokens for segment in given.segments for run in segment.runs}
+    assert before > 3 and (sizes == {1}) == (method == "ar")
 
 
 def test_closed_stream_returns_what_is_finished(pipe):
