@@ -54,6 +54,11 @@ class PackagedModel:
         """Return whether its packages are installed; they are not imported."""
         return all(find_spec(package) is not None for package in self.packages)
 
+    @property
+    def can_be_loaded(self) -> bool:
+        """Return whether it is converted, or can be."""
+        return self.is_converted or (self.is_installed and self.folder is not None)
+
     def check(self) -> None:
         """Check that the model can be loaded.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
@@ -17,6 +18,14 @@ LONGEST_SOUND = 7200.0  # seconds; a small file may hold days of silence
 LONGEST_WAIT = 30  # largest `retry-after` in seconds
 MAX_PIXELS = 2**29  # of the decoded images of all requests: 2 GB, or forty photographs of a phone
 RECENT = 0.2  # weight of the newest request in how long requests take
+
+
+@dataclass(frozen=True)
+class SoundLimits:
+    """Limits of an uploaded sound."""
+
+    max_bytes: int = LARGEST_UPLOAD  # of the file
+    max_seconds: float = LONGEST_SOUND
 
 
 class Admission:

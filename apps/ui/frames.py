@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +19,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from polydraft.apps.server.engine.engine import ServerEngine
+from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.engine.uploads import UploadedSound
 from polydraft.apps.ui.views.counts import Counts
+from polydraft.core.errors import PolydraftError
+from polydraft.modalities.transcription.committed_text import OpenSegment
+from polydraft.modalities.transcription.result import Segment
 
 PACE = 0.06  # seconds between frames
+READING_PACE = 0.4  # seconds between frames of a recording that is being read
 PICTURES = 32  # unfinished ones of a drawing
+TOKENS_PER_SECOND = 4.0  # of speech, before a model has transcribed any
 SILENCE: NDArray[np.float32] = np.zeros(0, np.float32)
 
 
@@ -30,7 +38,8 @@ class Frame:
     """State of a request as a page shows it.
 
     passes: target pass that committed each token, 0 for none. picture, audio, pieces: output so far of an image, speech
-    or vision-language model, `audio` since the last frame. length: expected seconds of audio. result: at the end.
+    or vision-language model, `audio` since the last frame. length: expected seconds of audio, or those of a recording.
+    segments, open_segments: of its transcript, finished ones and those that may change. result: at the end.
     """
 
     counts: Counts
@@ -39,15 +48,19 @@ class Frame:
     audio: NDArray[np.float32] = field(default_factory=lambda: SILENCE)
     length: float = 0.0
     pieces: Sequence[str] = ()
+    segments: Sequence[Segment] = ()
+    open_segments: Sequence[OpenSegment] = ()
     result: Any = None
 
 
-async def frames(engine: ServerEngine, modality: str, arguments: dict[str, Any]) -> AsyncIterator[Frame]:
-    """Yield frames of one request, or raise its error."""
-    pipe = engine.model(None, modality).pipe
+async def frames(
+    engine: ServerEngine, modality: str, arguments: dict[str, Any], model: str | None = None
+) -> AsyncIterator[Frame]:
+    """Yield frames of one request, or raise its error; without `model` the first of the modality answers."""
+    pipe = engine.model(model, modality).pipe
     method = arguments.get("method") or pipe.default_method.name
     seen = SEEN[modality](method, pipe, arguments.get("speed", 1.0))
-    async with engine.submit(None, modality, seen.extra | arguments) as handle:
+    async with submit(engine, model, modality, seen.extra | arguments) as handle:
         fresh = asyncio.Event()
 
         async def watch() -> None:
@@ -60,7 +73,8 @@ async def frames(engine: ServerEngine, modality: str, arguments: dict[str, Any])
         try:
             yield seen.frame()  # at once, so that a click is answered
             while not watching.done():
-                await fresh.wait()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(fresh.wait(), seen.idle_pace)
                 fresh.clear()
                 if not watching.done():
                     yield seen.frame()
@@ -71,10 +85,21 @@ async def frames(engine: ServerEngine, modality: str, arguments: dict[str, Any])
             watching.cancel()
 
 
+def submit(engine: ServerEngine, model: str | None, modality: str, arguments: dict[str, Any]) -> RequestHandle:
+    """Submit a request; where it is refused, close its recording, which nobody will read."""
+    try:
+        return engine.submit(model, modality, arguments)
+    except PolydraftError:
+        if isinstance(sound := arguments.get("audio"), UploadedSound):
+            sound.close()
+        raise
+
+
 class Snapshot(ABC):
     """Accumulated progress of one request; `extra` are the arguments that make progress events come."""
 
     extra: dict[str, Any] = {}
+    idle_pace: float | None = None  # seconds after which a frame follows without progress, since its caller has news
 
     def __init__(self, method: str, pipe: Any, speed: float) -> None:
         self.method, self.pipe, self.speed = method, pipe, speed
@@ -178,4 +203,34 @@ class SeenAnswer(Snapshot):
         return Frame(self.final(result), result.passes.tolist(), pieces=result.runs, result=result)
 
 
-SEEN: dict[str, type[Snapshot]] = {"image": SeenPicture, "speech": SeenSpeech, "vlm": SeenAnswer}
+class SeenTranscript(Snapshot):
+    """Segments of a recording, finished ones and those that may still change."""
+
+    idle_pace = READING_PACE
+
+    def __init__(self, method: str, pipe: Any, speed: float) -> None:
+        super().__init__(method, pipe, speed)
+        self.segments: list[Segment] = []
+        self.open_segments: Sequence[OpenSegment] = ()
+        self.length, self.tokens_per_second = 0.0, TOKENS_PER_SECOND
+
+    def take(self, progress: Any) -> None:
+        if progress.segments:
+            self.segments += progress.segments
+            self.tokens_per_second = progress.tokens_done / max(progress.seconds_done, 1.0)
+        self.open_segments, self.length = progress.open_segments, progress.seconds_total
+        total = max(progress.tokens_done, round(self.tokens_per_second * self.length))
+        self.counts = Counts(self.method, "", progress.passes, progress.tokens_done, total, progress.seconds)
+
+    def frame(self) -> Frame:
+        return Frame(
+            self.counts, length=self.length, segments=tuple(self.segments), open_segments=self.open_segments
+        )
+
+    def last(self, result: Any) -> Frame:
+        return Frame(self.final(result), length=result.duration, segments=result.segments, result=result)
+
+
+SEEN: dict[str, type[Snapshot]] = {
+    "image": SeenPicture, "speech": SeenSpeech, "vlm": SeenAnswer, "transcription": SeenTranscript
+}  # fmt: skip

@@ -1,5 +1,6 @@
 // What the page does by itself: copies links and lines, switches between day and night, colours runs,
-// plays speech while it is made, and tells screen readers what has been made. Loaded once, works by delegation.
+// plays recordings, and speech while it is made, and tells screen readers what has been made. Loaded once, works by
+// delegation; record.js goes on from window.polydraft.
 (() => {
   const page = document.documentElement;
 
@@ -66,17 +67,16 @@
   audio.setAttribute("aria-hidden", "true");
   let playing = "";  // key of the sound that the player has
   let whole = false;  // whether it has all of it, so that it can seek
-  const reel = () => document.querySelector(`.sound[data-sound="${playing}"]`);
-  const player = () => document.querySelector(".player");
-  const made = () => Boolean(reel()?.closest("[data-made]"));
-  const address = (key) => {
-    const root = (window.gradio_config?.root || location.pathname).replace(/\/$/, "");
-    return `${root}/sound/${key}.wav`;
-  };
-  const load = (key, at, go) => {
-    playing = key;
-    whole = made();
-    audio.src = address(key);
+  const unplayable = new Set();  // keys of recordings that this browser cannot decode
+  const root = () => (window.gradio_config?.root || location.pathname).replace(/\/$/, "");
+  const reel = () => [...document.querySelectorAll(".sound[data-sound]")].find((strip) => strip.dataset.sound === playing);
+  const reelBeside = (element) => element.closest(".stage")?.querySelector(".sound[data-sound]");
+  // speech is whole once it is made; a recording always is
+  const made = (strip = reel()) => Boolean(strip?.dataset.source || strip?.closest("[data-made]"));
+  const load = (strip, at, go) => {
+    playing = strip.dataset.sound;
+    whole = made(strip);
+    audio.src = `${root()}/${strip.dataset.source || `sound/${playing}.wav`}`;
     audio.load();
     if (at) audio.currentTime = at;
     if (go) audio.play().catch(() => show());
@@ -87,50 +87,64 @@
   };
   const clock = (seconds) => seconds < 60 ? seconds.toFixed(1)
     : `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
-  const show = () => {
-    const box = player();
-    if (!box) return;
+  const showIn = (box) => {
     const button = box.querySelector("[data-play]");
     const seek = box.querySelector(".seek");
-    const on = Boolean(playing) && !audio.paused && !audio.ended;
-    button.disabled = !playing;
+    const strip = reelBeside(box);
+    const key = strip?.dataset.sound;
+    const mine = Boolean(key) && key === playing;
+    const on = mine && !audio.paused && !audio.ended;
+    const at = mine ? audio.currentTime : 0;
+    const end = mine ? length() : Number(strip?.dataset.length || 0);
+    button.disabled = !key || unplayable.has(key);
     button.classList.toggle("on", on);
     button.setAttribute("aria-label", on ? "Pause" : "Play");
-    seek.disabled = !playing || !made();
-    seek.max = length() || 1;
-    if (document.activeElement !== seek || on) seek.value = audio.currentTime;
-    seek.style.setProperty("--done", `${(100 * audio.currentTime) / (length() || 1)}%`);
-    seek.setAttribute("aria-valuetext", `${audio.currentTime.toFixed(1)} of ${length().toFixed(1)} seconds`);
-    write(box.querySelector(".clock"), `${clock(audio.currentTime)} / ${clock(length())}${length() < 60 ? " s" : ""}`);
-    const strip = reel();
-    if (strip) {
-      const share = Math.min(1, audio.currentTime / Number(strip.dataset.length));
-      strip.style.setProperty("--at", share);
-      strip.classList.toggle("heard", audio.currentTime > 0);
-      if (on && strip.scrollWidth > strip.clientWidth) {
-        strip.scrollLeft = share * strip.scrollWidth - strip.clientWidth / 2;
-      }
+    seek.disabled = button.disabled || !made(strip);
+    seek.max = end || 1;
+    if (document.activeElement !== seek || on) seek.value = at;
+    seek.style.setProperty("--done", `${(100 * at) / (end || 1)}%`);
+    seek.setAttribute("aria-valuetext", `${at.toFixed(1)} of ${end.toFixed(1)} seconds`);
+    write(box.querySelector(".clock"), `${clock(at)} / ${clock(end)}${end < 60 ? " s" : ""}`);
+    if (!mine) return;
+    const share = Math.min(1, at / Number(strip.dataset.length));
+    strip.style.setProperty("--at", share);
+    strip.classList.toggle("heard", at > 0);
+    if (on && strip.scrollWidth > strip.clientWidth) {
+      strip.scrollLeft = share * strip.scrollWidth - strip.clientWidth / 2;
     }
   };
+  const show = () => { for (const box of document.querySelectorAll(".player")) showIn(box); };
   const frame = () => { show(); if (!audio.paused && !audio.ended) requestAnimationFrame(frame); };
-  const seekTo = (at) => {
-    if (!playing || !made()) return;
-    if (!whole) load(playing, at, !audio.paused);
-    else audio.currentTime = at;
+  const seekTo = (strip, at, go = !audio.paused) => {
+    if (!made(strip) || unplayable.has(strip.dataset.sound)) return;
+    if (strip.dataset.sound !== playing || !whole) load(strip, at, go);
+    else {
+      audio.currentTime = at;
+      if (go && audio.paused) audio.play().catch(() => show());
+    }
     show();
   };
   audio.addEventListener("play", frame);
   for (const name of ["pause", "ended", "seeked", "loadedmetadata"]) audio.addEventListener(name, show);
-  audio.addEventListener("error", () => {  // a player that wants to know the length first: give it all when there is
-    if (!playing || whole) return;
-    const key = playing;
+  audio.addEventListener("error", () => {
+    if (!playing) return;
+    if (reel()?.dataset.source) {
+      unplayable.add(playing);
+      playing = "";
+      say("This browser cannot play the recording.");
+      show();
+      return;
+    }
+    if (whole) return;
+    const key = playing;  // a player that wants to know the length first: give it all when there is
     const retry = setInterval(() => {
       if (playing !== key) clearInterval(retry);
-      else if (made()) { clearInterval(retry); load(key, 0, true); }
+      else if (made()) { clearInterval(retry); load(reel(), 0, true); }
     }, 200);
   });
 
   // --- stopping ---------------------------------------------------------------------------------------------------
+  const onStop = [];  // functions that end what runs in the browser alone
   const halted = new Set();  // stages whose run was stopped; what was on its way to them still arrives
   const halt = (mark) => {
     mark.removeAttribute("data-going");
@@ -139,11 +153,22 @@
     mark.insertAdjacentHTML("beforeend", '<div class="notes"><p>Stopped.</p></div>');
   };
   const stopped = () => {
+    for (const stop of onStop) stop();
     for (const mark of document.querySelectorAll("[data-going]")) {
       halted.add(mark.closest('[id$="-stage"]')?.id);
       halt(mark);
     }
     say("Stopped.");
+  };
+
+  // --- following what is written down -----------------------------------------------------------------------------
+  const followed = new WeakSet();  // waves and transcripts that are scrolled to what is new
+  const follow = (part) => {
+    if (part.closest("[data-going]")) {
+      followed.add(part);
+      part.scrollTop = part.scrollHeight;
+      part.scrollLeft = Number(part.dataset.front || 0) * part.scrollWidth - 0.7 * part.clientWidth;
+    } else if (followed.delete(part)) part.scrollTo(0, 0);
   };
 
   // --- what the server sends --------------------------------------------------------------------------------------
@@ -153,8 +178,9 @@
     }
     for (const strip of document.querySelectorAll(".sound[data-sound]")) {
       const key = strip.dataset.sound;
-      if (key && key !== playing && strip.closest("[data-live]")) load(key, 0, true);
+      if (key && key !== playing && strip.closest("[data-live]")) load(strip, 0, true);
     }
+    for (const part of document.querySelectorAll(".recording, .transcript")) follow(part);
     const told = [...document.querySelectorAll("[data-say]")].filter((mark) => !mark.dataset.told);
     for (const mark of told) { mark.dataset.told = "1"; say(mark.dataset.say); }
     show();
@@ -164,9 +190,10 @@
   // --- what people do ---------------------------------------------------------------------------------------------
   document.addEventListener("click", (event) => {
     const at = (selector) => event.target.closest?.(selector);
-    const line = at("[data-copy]"), link = at("[data-copy-link]"), play = at("[data-play]"), strip = at(".spectrum");
+    const line = at("[data-copy]"), link = at("[data-copy-link]"), play = at("[data-play]");
+    const strip = at(".spectrum, .wave")?.closest(".sound[data-sound]"), from = at("[data-seek]");
     const go = at('[id$="-go"], .chip');
-    if (go) halted.clear();
+    if (go) restarted();
     if (go && innerWidth <= 760) {  // what was asked for appears below the controls
       go.closest(".desk")?.querySelector(".stage")?.scrollIntoView({ behavior: "smooth", block: "start" });
     }
@@ -182,21 +209,25 @@
     else if (at("[data-daylight]")) {
       shine(!night());
       try { localStorage.setItem("polydraft-daylight", night() ? "dark" : "light"); } catch { /* not kept */ }
-    } else if (play && playing) {
-      if (!audio.paused && !audio.ended) audio.pause();
-      else if (!whole && made()) load(playing, audio.ended ? 0 : audio.currentTime, true);
+    } else if (play) {
+      const beside = reelBeside(play);
+      if (beside.dataset.sound !== playing) load(beside, 0, true);
+      else if (!audio.paused && !audio.ended) audio.pause();
+      else if (!whole && made()) load(beside, audio.ended ? 0 : audio.currentTime, true);
       else audio.play();
-    } else if (strip && strip.closest(`.sound[data-sound="${playing}"]`)) {
-      const box = strip.getBoundingClientRect();
-      seekTo(((event.clientX - box.left) / box.width) * Number(reel().dataset.length));
+    } else if (from && reelBeside(from)) seekTo(reelBeside(from), Number(from.dataset.seek), true);
+    else if (strip?.dataset.sound) {
+      const box = at(".spectrum, .wave").getBoundingClientRect();
+      seekTo(strip, ((event.clientX - box.left) / box.width) * Number(strip.dataset.length));
     }
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Enter") halted.clear(); }, true);
   document.addEventListener("input", (event) => {
-    if (event.target.matches?.(".seek")) seekTo(Number(event.target.value));
+    if (event.target.matches?.(".seek")) seekTo(reelBeside(event.target), Number(event.target.value));
   });
 
-  window.polydraft = { stopped, remember, remembered };
+  const restarted = () => halted.clear();
+  window.polydraft = { stopped, remember, remembered, stored, say, write, clock, root, onStop, restarted };
   const begin = () => { document.body.append(voice, audio); daylight(); look(); };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
   else begin();

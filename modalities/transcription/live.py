@@ -84,6 +84,15 @@ class LiveTranscript:
             if self.features.num_samples == self.heard + step:
                 yield self.transcribe()
 
+    def append(self, samples: NDArray[np.float32]) -> Caption:
+        """Append sound at 16 kHz of any length and transcribe once: who is behind catches up by longer pieces."""
+        self.features.push(samples)
+        return self.transcribe()
+
+    def close(self) -> None:
+        """Give the features' memory back, where the sound is not finished."""
+        self.features.close()
+
     def finish(self) -> Iterator[Caption]:
         """Yield the last captions, whose text is all final, and end."""
         if self.features.num_samples > self.heard:

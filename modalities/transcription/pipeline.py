@@ -263,6 +263,20 @@ class TranscriptionPipeline(Pipeline):
         Raises:
             InvalidArgument: The language is missing or unknown, or the interval is not positive.
         """
+        transcript = self.live_transcript(
+            language=language, task=task, interval=interval, speculative=speculative, method=method, seed=seed
+        )
+        return listen(transcript, chunks)
+
+    def live_transcript(
+        self, *, language: str | None = None, task: str = "transcribe", interval: float = INTERVAL,
+        speculative: bool = True, method: str | None = None, seed: int = 0,
+    ) -> LiveTranscript:  # fmt: skip
+        """Return the transcript of sound that a caller appends as it comes, with the arguments of `listen`.
+
+        Raises:
+            InvalidArgument: The language is missing or unknown, or the interval is not positive.
+        """
         spec = self.select_method(speculative, method or ("hypothesis" if speculative else None))
         code = self.control_tokens.check_language(to_optional(to_string, "language", language), self.card.name)
         if code is None and self.control_tokens.languages:
@@ -271,7 +285,7 @@ class TranscriptionPipeline(Pipeline):
             code, self.control_tokens.check_task(to_string("task", task), self.card.name),
             to_float("interval", interval, SHORTEST_INTERVAL, LONGEST_INTERVAL), expand_seeds(seed, 1, "recording")[0],
         )  # fmt: skip
-        return listen(LiveTranscript(self, self.method(spec), options), chunks)
+        return LiveTranscript(self, self.method(spec), options)
 
     def run(
         self, audio: SoundSource | LogMelStream, *, language: str | None = None, task: str = "transcribe",

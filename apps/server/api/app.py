@@ -26,6 +26,7 @@ from polydraft.apps.server.api.routes import chat, images, service, speech, tran
 from polydraft.apps.server.api.sessions import Sessions
 from polydraft.apps.server.api.uploads import UploadSlots
 from polydraft.apps.server.engine.engine import Limits, ServerEngine
+from polydraft.apps.server.limits import SoundLimits
 from polydraft.apps.server.settings import ServerSettings
 
 PARTS = (images, speech, transcriptions, chat, service)
@@ -53,7 +54,8 @@ def create_app(settings: ServerSettings, engine: ServerEngine) -> FastAPI:
     envelope.install(app)
     app.add_middleware(IgnoreUnusableRanges)
     app.openapi = lambda: documented(app, settings)  # type: ignore[method-assign]
-    app.state.page = settings.ui and mount_page(app, engine)
+    sound_limits = SoundLimits(settings.max_upload_bytes, settings.max_sound_seconds)
+    app.state.page = settings.ui and mount_page(app, engine, sound_limits)
     return app
 
 

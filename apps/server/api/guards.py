@@ -29,7 +29,9 @@ log = logging.getLogger("polydraft.access")
 OPEN = frozenset({"/health", "/ready"})  # paths that need no key
 PROBES = OPEN | {"/metrics"}  # paths that probes request by address, so any host name is accepted
 PAGE = "/ui"
-UPLOADS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})  # paths that take files
+UPLOADS = frozenset(  # paths that take files
+    {"/v1/audio/transcriptions", "/v1/audio/translations", f"{PAGE}/gradio_api/upload"}
+)
 OTHER_FIELDS = 2**20  # bytes of a form beside its file
 SECURITY_HEADERS = {  # defaults of every response
     "content-security-policy": "frame-ancestors 'none'", "x-frame-options": "DENY", "x-content-type-options": "nosniff",

@@ -9,9 +9,10 @@ from importlib.util import find_spec
 from fastapi import FastAPI
 
 from polydraft.apps.server.engine.engine import ServerEngine
+from polydraft.apps.server.limits import SoundLimits
 
 log = logging.getLogger("polydraft.server")
-PAGE = "polydraft.apps.ui.page"  # has mount(app, engine)
+PAGE = "polydraft.apps.ui.page"  # has mount(app, engine, sound_limits)
 
 
 def page_is_here() -> bool:
@@ -20,12 +21,12 @@ def page_is_here() -> bool:
     return all(find_spec(name) is not None for name in parents)
 
 
-def mount_page(app: FastAPI, engine: ServerEngine) -> bool:
+def mount_page(app: FastAPI, engine: ServerEngine, sound_limits: SoundLimits) -> bool:
     """Mount the page at /ui; return whether it is installed."""
     try:
         if not page_is_here():
             return False
     except ModuleNotFoundError:  # a parent of what was looked for is missing
         return False
-    import_module(PAGE).mount(app, engine)
+    import_module(PAGE).mount(app, engine, sound_limits)
     return True

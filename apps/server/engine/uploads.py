@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polydraft.apps.server.errors import Cancelled, TooLong, UnsupportedMedia
 from polydraft.core.errors import PromptError
 
@@ -25,12 +28,18 @@ class UploadedSound:
 
     file: IO[bytes] = field(repr=False)
     max_seconds: float  # of sound; files that hold more are refused
+    # called with every block, float32 [S] at 16 kHz, on the thread that reads
+    on_block: Callable[[NDArray[np.float32]], None] | None = field(default=None, repr=False)
 
     def content(self) -> bytes:
         """Return the whole file, for another process, and close it."""
         with self.file as file:
             file.seek(0)
             return file.read()
+
+    def close(self) -> None:
+        """Close the file, which nobody will read."""
+        self.file.close()
 
     def read(self, log_mel: LogMel, is_cancelled: Callable[[], bool]) -> LogMelStream:
         """Return the features of the sound and close the file; no more of it than a block is in memory.
@@ -71,6 +80,8 @@ class UploadedSound:
                 if is_cancelled():
                     raise Cancelled("the request was cancelled.")
                 features.push(block)
+                if self.on_block is not None:
+                    self.on_block(block)
                 if features.duration > self.max_seconds:
                     raise TooLong(f"the sound lasts longer than {self.max_seconds:g} s, the most here; send less.")
         if not features.num_samples:

@@ -18,13 +18,14 @@ from polydraft.apps.ui.tabs import desk
 from polydraft.apps.ui.tabs.ask import TEXT_QUESTIONS
 from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk, Offer
 from polydraft.apps.ui.tabs.speak import Drawing
-from polydraft.apps.ui.upload import opened, upload
+from polydraft.apps.ui.upload import ChosenSound, open_recording, opened, sound_upload, upload
 from polydraft.apps.ui.views import chrome, race, stage
 from polydraft.apps.ui.views.answer import answer
 from polydraft.apps.ui.views.picture import differences, picture
+from polydraft.apps.ui.views.transcript import transcript
 from polydraft.core.errors import InvalidArgument, PolydraftError
 
-KINDS = {"image": "Picture", "speech": "Speech", "vlm": "Answer"}
+KINDS = {"image": "Picture", "speech": "Speech", "transcription": "Transcript", "vlm": "Answer"}
 EXAMPLES = {
     "image": ("two foxes in the snow", "a robot above a cake on a green background"),
     "speech": ("We will meet again tomorrow.", "The second train leaves at a quarter past nine."),
@@ -33,9 +34,10 @@ EXAMPLES = {
 NOTES: dict[str, Callable[[Any], list[str]]] = {  # what results tell of what they leave out
     "image": lambda result: differences(result.prompts[0], result.captions[0], result.ignored_words),
     "speech": lambda result: [stage.left_out(result.ignored_words, "said")],
+    "transcription": lambda result: [],
     "vlm": lambda result: [],
 }
-ARGUMENT = {"image": "prompt", "speech": "text", "vlm": "question"}
+ARGUMENT = {"image": "prompt", "speech": "text", "vlm": "question"}  # what is typed; a transcript is of a sound
 HINT = "Both start from one seed and share the machine. Counters run; at the end the tokens are compared."
 
 
@@ -54,10 +56,13 @@ def tab(at: Desk) -> None:
                 elem_classes="choice", info="Each by its own model.",
             )  # fmt: skip
             prompt = gr.Textbox(
-                examples_of(at.offers[first])[0], label="Prompt", info="What to draw, say or answer.",
-                elem_id="compare-prompt", **desk.PROMPT,
+                example_prompt(at.offers[first]), label="Prompt", info="What to draw, say or answer.",
+                elem_id="compare-prompt", visible=first in ARGUMENT, **desk.PROMPT,
             )  # fmt: skip
-            image = upload(scene(next(iter(SCENES))), "Picture", "compare-picture", visible=at.offers[first].sees)
+            with gr.Column(visible=at.offers[first].sees, elem_classes="bare") as image_column:
+                image = upload(scene(next(iter(SCENES))), "Picture", "compare-picture")
+            with gr.Column(visible=first not in ARGUMENT, elem_classes="bare") as sound_column:
+                sound = sound_upload("compare-sound")
             start, stop = desk.buttons("compare", "Race")
             examples = gr.Column(elem_classes="bare")
         with gr.Column(scale=8, min_width=320, elem_classes="stage"):
@@ -69,42 +74,59 @@ def tab(at: Desk) -> None:
     record = gr.JSON(visible=False)
 
     async def compare(
-        kind: str, prompt: str, image: str | None, seed: int, method: str
+        kind: str, prompt: str, image: str | None, seed: int, method: str, sound: ChosenSound | None
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         try:
             if kind not in at.offers:
                 raise InvalidArgument(f"there is no model for {kind!r} here; choose one of {', '.join(kinds)}.")
-            asked = {ARGUMENT[kind]: prompt, "seed": int(seed or 0)}
+            asked: dict[str, Any] = {"seed": int(seed or 0)}
+            asked |= {ARGUMENT[kind]: prompt} if kind in ARGUMENT else {}
             asked |= {"image": opened(image)} if at.offers[kind].sees else {}
+
+            def arguments() -> dict[str, Any]:  # every lane reads a recording by itself
+                if kind in ARGUMENT:
+                    return asked
+                return asked | {"audio": open_recording(sound, at.sound_limits.max_seconds)}
+
             again = link("compare", {"kind": kind, "prompt": prompt, "seed": int(seed or 0), "method": method})
-            async for picker_updates in raced(at, kind, asked, method, again):
-                yield picker_updates
+            async for lanes in raced(at, kind, arguments, method, again):
+                yield lanes
         except PolydraftError as error:
             yield stage.stage(stage.failure(str(error))), {"error": str(error)}
 
-    inputs = [kind, prompt, image, seed, method]
+    inputs = [kind, prompt, image, seed, method, sound]
     after = desk.wired(compare, [start.click, prompt.submit], stop, inputs, [view, record], "compare")
     with examples:
         for other in kinds:
             row = gr.Column(visible=other == first, elem_classes="bare")
             with row:
-                desk.chips(examples_of(at.offers[other]), prompt, after)
+                if other in ARGUMENT:
+                    desk.chips(examples_of(at.offers[other]), prompt, after)
+                else:
+                    desk.spoken_chips(at, sound, after)
             at_change(kind, other, row)
 
     def example_of(kind: str) -> tuple[Any, ...]:
-        return examples_of(at.offers[kind])[0], at.offers[kind].method
+        return example_prompt(at.offers[kind]), at.offers[kind].method
 
-    def picker_updates(kind: str) -> tuple[Any, ...]:
-        return gr.update(visible=at.offers[kind].sees), gr.update(choices=desk.method_names(at.offers[kind]))
+    def control_updates(kind: str) -> tuple[Any, ...]:
+        is_typed, sees = kind in ARGUMENT, at.offers[kind].sees
+        visible = (gr.update(visible=shown) for shown in (is_typed, sees, not is_typed))
+        return *visible, gr.update(choices=desk.method_names(at.offers[kind]))
 
     kind.input(example_of, kind, [prompt, method], **AT_ONCE)
-    kind.change(picker_updates, kind, [image, method], **AT_ONCE)  # by a link as well
+    kind.change(control_updates, kind, [prompt, image_column, sound_column, method], **AT_ONCE)  # by a link as well
     at.links["compare"] = {"kind": kind, "prompt": prompt, "seed": seed, "method": method, "runs": runs}
 
 
 def examples_of(offer: Offer) -> tuple[str, ...]:
     """Return the prompts that the tab offers for a model."""
     return TEXT_QUESTIONS if offer.card.is_text_only else EXAMPLES[offer.card.modality]
+
+
+def example_prompt(offer: Offer) -> str:
+    """Return the first prompt that the tab offers for a model; "" where nothing is typed."""
+    return examples_of(offer)[0] if offer.card.modality in ARGUMENT else ""
 
 
 def at_change(kind: gr.Radio, mine: str, row: gr.Column) -> None:
@@ -121,7 +143,7 @@ class Lane:
     drawing: Drawing | None
     grid: tuple[int, int] = (0, 0)
     frame: Frame | None = None
-    picker_updates: str = ""
+    shown: str = ""  # its output so far as HTML
 
     def take(self, frame: Frame) -> None:
         self.frame, self.shown = frame, self.view(frame)
@@ -131,25 +153,36 @@ class Lane:
             return picture(frame.picture, frame.passes, self.grid, f"{self.title} decoding’s picture")
         if self.drawing is not None:
             return self.drawing.strip(frame)
+        if self.kind == "transcription":
+            segments = [*frame.segments, *frame.open_segments]
+            return transcript(segments, is_going=frame.result is None, is_timed=False)
         return answer(frame.pieces, going=frame.result is None)
 
     def html(self, won: bool) -> str:
         counts = self.frame.counts if self.frame else None
-        picker_updates = self.shown or stage.empty(KINDS[self.kind].lower(), "Waiting for its turn.")
-        return race.lane(self.title, counts, picker_updates, won)
+        shown = self.shown or stage.empty(KINDS[self.kind].lower(), "Waiting for its turn.")
+        return race.lane(self.title, counts, shown, won)
 
 
 async def raced(
-    at: Desk, kind: str, asked: dict[str, Any], method: str, again: str
+    at: Desk, kind: str, arguments: Callable[[], dict[str, Any]], method: str, again: str
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Both lanes as they go, and the verdict."""
+    """Yield both lanes as they go, and the verdict.
+
+    Args:
+        at: context of the tabs.
+        kind: of what both make.
+        arguments: called for the arguments of either request.
+        method: of the drafted lane.
+        again: link that repeats the race.
+    """
     rate = at.engine.model(None, "speech").pipe.sample_rate if kind == "speech" else 0
     grid = at.offers[kind].grid
     drafted, plain = (Lane(title, kind, Drawing("", rate) if rate else None, grid) for title in ("Drafted", "Plain"))
     order: list[Lane] = []
 
     async def follow(lane: Lane, method: str) -> None:
-        async for frame in at.frames(kind, **asked, method=method):
+        async for frame in at.frames(kind, **arguments(), method=method):
             lane.take(frame)
         order.append(lane)
 

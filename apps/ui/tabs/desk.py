@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -13,9 +14,13 @@ from polydraft.apps.server.api.schemas.chat import LONGEST_TEXT
 from polydraft.apps.server.api.schemas.images import LONGEST_PROMPT
 from polydraft.apps.server.api.schemas.speech import LONGEST_INPUT
 from polydraft.apps.server.engine.engine import ServerEngine
+from polydraft.apps.server.limits import SoundLimits
 from polydraft.apps.ui.frames import Frame, frames
 from polydraft.apps.ui.sounds import Sounds
-from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.apps.ui.spoken import SPOKEN_TEXTS, SpokenExamples
+from polydraft.apps.ui.upload import upload_folder
+from polydraft.apps.ui.views import chrome
+from polydraft.core.errors import InvalidArgument, PolydraftError, PromptError
 from polydraft.modalities.image.family import ImageFamily
 from polydraft.modalities.model_card import ModelCard
 
@@ -34,13 +39,14 @@ AT_ONCE: dict[str, Any] = {"queue": False, "api_visibility": PRIVATE, "show_prog
 @dataclass(frozen=True)
 class Offer:
     """A model as the page offers it. method: what it drafts with unless told otherwise; grid: of a picture's tokens.
-    reads: which of `negative_prompt` and `prime` it takes."""
+    reads: which of `negative_prompt` and `prime` it takes. languages: codes of those that it hears, if several."""
 
     card: ModelCard
     method: str
     voices: Sequence[str] = ()
     grid: tuple[int, int] = (0, 0)
     reads: frozenset[str] = frozenset()
+    languages: Sequence[str] = ()
 
     @property
     def sees(self) -> bool:
@@ -62,16 +68,20 @@ def optional_inputs(pipe: Any) -> frozenset[str]:
 
 @dataclass
 class Desk:
-    """Context that every tab is built with: offers by modality, and controls that a link restores, by tab and name."""
+    """Context that every tab is built with."""
 
     engine: ServerEngine
     sounds: Sounds
-    offers: dict[str, Offer]
-    links: dict[str, dict[str, Any]] = field(default_factory=dict)
+    offers: dict[str, Offer]  # the first model of every modality
+    transcribers: dict[str, Offer] = field(default_factory=dict)  # all models that listen, by name
+    sound_limits: SoundLimits = SoundLimits()
+    links: dict[str, dict[str, Any]] = field(default_factory=dict)  # controls that a link restores, by tab and name
 
-    def frames(self, modality: str, **arguments: Any) -> AsyncIterator[Frame]:
-        check_length(*LONGEST[modality], arguments)
-        return frames(self.engine, modality, arguments)
+    def frames(self, modality: str, model: str | None = None, **arguments: Any) -> AsyncIterator[Frame]:
+        """Return the frames of a request, after a check of its text's length."""
+        if modality in LONGEST:
+            check_length(*LONGEST[modality], arguments)
+        return frames(self.engine, modality, arguments, model)
 
 
 def check_length(name: str, longest: int, arguments: Mapping[str, Any]) -> None:
@@ -165,7 +175,7 @@ def wired(
     stop.click(None, None, None, cancels=events, js="() => window.polydraft.stopped()", api_visibility=PRIVATE)
 
     def after(event: Any) -> None:
-        following = event.then(make, list(inputs), list(outputs), api_visibility=PRIVATE, **quiet)
+        following = event.success(make, list(inputs), list(outputs), api_visibility=PRIVATE, **quiet)
         stop.click(None, None, None, cancels=[following], api_visibility=PRIVATE)
 
     return after
@@ -178,3 +188,30 @@ def chips(texts: Sequence[str], target: Any, after: Callable[..., Any], label: s
         for text in texts:
             chip = gr.Button(text, size="sm", elem_classes="chip", min_width=20, scale=0)
             after(chip.click(lambda text=text: text, None, target, **AT_ONCE))
+
+
+def recorder(name: str, sound: gr.File) -> Any:
+    """Build the button that records into `sound`; return the event that a recording is there."""
+    html(chrome.recorder(name))
+    # record.js clicks it when the file is uploaded, which is how a script sets a component's value; nobody sees it
+    recorded = gr.Button("Recorded", elem_id=f"{name}-recorded", elem_classes="undisplayed")
+    return recorded.click(None, None, sound, js="() => window.polydraft.recorded()", api_visibility=PRIVATE)
+
+
+def spoken_chips(at: Desk, sound: gr.File, after: Callable[..., Any]) -> None:
+    """Build buttons of example sounds, where a voice is loaded: a click fills in `sound` and starts."""
+    if "speech" not in at.offers:
+        return
+    examples = SpokenExamples(at.engine, upload_folder() / "examples")
+
+    async def file(name: str) -> str:
+        try:
+            return str(await examples.file(name))
+        except PolydraftError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    with gr.Row(elem_classes="chips"):
+        html('<span class="chips-label">Try</span>', elem_classes="chips-head")
+        for name in SPOKEN_TEXTS:
+            chip = gr.Button(name, size="sm", elem_classes="chip", min_width=20, scale=0)
+            after(chip.click(partial(file, name), None, sound, **AT_ONCE))

@@ -16,7 +16,8 @@ PROMISES = ("all", "identical", "exact", "lossy")
 
 def tab(at: Desk) -> None:
     """Build the tab: model cards, then the table of methods with a filter."""
-    cards = [offer.card for offer in at.offers.values()]
+    first = [offer for modality, offer in at.offers.items() if modality != "transcription"]
+    cards = [offer.card for offer in (*first, *at.transcribers.values())]
     desk.html(chrome.lead("Models", "What is loaded, what it can make, and every way it can draft."))
     desk.html(model_cards([describe_model(card) | {"megabytes": megabytes(card)} for card in cards]))
     desk.html('<h2 class="subhead">Methods</h2>')

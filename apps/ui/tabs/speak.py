@@ -43,7 +43,7 @@ def tab(at: Desk) -> None:
                 info="Who speaks.", visible=bool(offer.voices), elem_classes="choice",
             )  # fmt: skip
         with gr.Column(scale=6, min_width=320, elem_classes="stage"):
-            desk.html(chrome.PLAYER)
+            desk.html(chrome.player("speech"))
             view = desk.html(stage.stage(stage.empty("sound", HINT)), elem_id="speak-stage")
             runs = desk.runs_box("speak", True)
         with gr.Column(scale=5, min_width=320, elem_classes="more"):

@@ -34,11 +34,22 @@ def lead(title: str, text: str) -> str:
     return f'<h2 class="unseen">{title}</h2><p class="lead">{text}</p>'
 
 
-PLAYER = (
-    '<div class="player"><button type="button" class="play" data-play disabled aria-label="Play">'
-    '<svg viewBox="0 0 24 24" aria-hidden="true"><path class="go" d="M8 5.5v13l11-6.5z"/>'
-    '<path class="halt" d="M7 5h3.5v14H7zM13.5 5H17v14h-3.5z"/></svg></button>'
-    '<input type="range" class="seek" min="0" max="1" step="0.01" value="0" disabled '
-    'aria-label="Position in the speech">'
-    '<span class="clock">0.0 / 0.0 s</span></div>'
-)
+def player(sound: str) -> str:
+    """Return the player of a tab's stage; `sound` says what it plays."""
+    return (
+        '<div class="player"><button type="button" class="play" data-play disabled aria-label="Play">'
+        '<svg viewBox="0 0 24 24" aria-hidden="true"><path class="go" d="M8 5.5v13l11-6.5z"/>'
+        '<path class="halt" d="M7 5h3.5v14H7zM13.5 5H17v14h-3.5z"/></svg></button>'
+        '<input type="range" class="seek" min="0" max="1" step="0.01" value="0" disabled '
+        f'aria-label="Position in the {sound}">'
+        '<span class="clock">0.0 / 0.0 s</span></div>'
+    )
+
+
+def recorder(tab: str) -> str:
+    """Return the button that records for a tab; page.js does it, and shows captions in the tab's stage meanwhile."""
+    return (
+        f'<div class="recorder"><button type="button" class="act record" data-record="{tab}">'
+        '<span class="dot" aria-hidden="true"></span><span class="label">Record</span></button>'
+        '<span class="meter" aria-hidden="true"><span></span></span></div>'
+    )

@@ -44,19 +44,20 @@ class Counts:
         return 1.0 if self.done else min(1.0, self.tokens / self.total) if self.total else 0.0
 
 
-def facts(counts: Counts) -> str:
-    """Return a row of figures, each with its explanation."""
+def facts(counts: Counts, *more: tuple[str, str, str]) -> str:
+    """Return a row of figures, each a name, a value and its explanation."""
     figures = (
         ("Passes", f"{counts.passes}", "Times the big network ran"),
         ("Tokens", f"{counts.tokens}", "What it made"),
         ("τ", f"{counts.tau:.2f}", "Tokens a pass; plain decoding has 1"),
         ("Time", seconds(counts.seconds), "Spent decoding"),
         ("Speed", f"{counts.speed:,.0f}/s", "Tokens a second"),
+        *more,
     )
     cells = "".join(
         f'<div title="{escape(help_)}"><dt>{name}</dt><dd>{value}</dd></div>' for name, value, help_ in figures
     )
-    return f'<dl class="facts">{cells}</dl>'
+    return f'<dl class="facts" style="--figures:{len(figures)}">{cells}</dl>'
 
 
 def bars(counts: Counts) -> str:

@@ -13,7 +13,7 @@ def stage(shown: str, below: str = "", say: str = "", going: bool = False) -> st
 
 
 def empty(kind: str, hint: str) -> str:
-    """Before anything was made. kind: picture, sound, answer or race."""
+    """Before anything was made. kind: picture, sound, answer, transcription or race."""
     return f'<div class="empty {kind}"><p>{escape(hint)}</p></div>'
 
 
@@ -42,6 +42,12 @@ def download_link(label: str, address: str, name: str) -> str:
 def partial_result(download: tuple[str, str, str], hidden: bool) -> str:
     """Return the button that saves what was made before a run ended early; page.js shows a hidden one after Stop."""
     return f'<div class="actions" data-partial{" hidden" if hidden else ""}>{download_link(*download)}</div>'
+
+
+def downloads(links: Sequence[tuple[str, str, str]]) -> str:
+    """Return buttons that save a result in several formats, each a label, an address and a file name."""
+    buttons = "".join(download_link(*link) for link in links)
+    return f'<div class="actions formats"><span class="chips-label">Save as</span>{buttons}</div>'
 
 
 def actions(link: str, python: str = "", download: tuple[str, str, str] | None = None) -> str:

@@ -13,7 +13,7 @@ UNFOLD = (
     '<button type="button" class="unfold" data-unfold aria-expanded="false">Details'
     '<span class="unseen"> of {}</span></button>'
 )
-DOES = {"image": "Draws", "speech": "Speaks", "vlm": "Answers"}
+DOES = {"image": "Draws", "speech": "Speaks", "transcription": "Listens", "vlm": "Answers"}
 
 
 def model_cards(models: Sequence[Mapping[str, Any]]) -> str:
