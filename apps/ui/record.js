@@ -100,6 +100,7 @@
     get seconds() { return this.samples / this.context.sampleRate; }
 
     hear(data) {
+      if (this.ended) return;  // what was on its way
       const part = Int16Array.from(data, (value) => Math.max(-1, Math.min(1, value)) * 32767);
       this.parts.push(part);
       this.unsent.push(part);

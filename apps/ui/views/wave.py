@@ -71,12 +71,15 @@ class TimedRun(NamedTuple):
         return f"pass {self.text.target_pass}: {tokens} token{'s' if tokens != 1 else ''}"
 
 
-def end_of(segment: Segment | OpenSegment, length: float) -> float:
-    """Return the end of a segment; where it is not known yet, a guess by the length of its text."""
-    if segment.end is not None:
-        return segment.end
+def span_of(segment: Segment | OpenSegment, length: float) -> tuple[float, float]:
+    """Return start and end of a segment within the recording, since a model may write on after its end.
+
+    An end that is not known yet is a guess by the length of the text.
+    """
     letters = sum(len(run.text) for run in segment.runs)
-    return min(length, segment.start + SECONDS_PER_LETTER * letters)
+    end = segment.start + SECONDS_PER_LETTER * letters if segment.end is None else segment.end
+    start = min(segment.start, length)
+    return start, max(start, min(end, length))
 
 
 def timed_runs(segments: Sequence[Segment | OpenSegment], length: float) -> Iterator[TimedRun]:
@@ -84,7 +87,8 @@ def timed_runs(segments: Sequence[Segment | OpenSegment], length: float) -> Iter
     for segment in segments:
         shown = [run for run in segment.runs if run.text.strip()]
         letters = sum(len(run.text) for run in shown)
-        start, seconds = segment.start, end_of(segment, length) - segment.start
+        start, last = span_of(segment, length)
+        seconds = last - start
         for run in shown:
             end = start + seconds * len(run.text) / letters
             yield TimedRun(start, end, run)
@@ -93,9 +97,9 @@ def timed_runs(segments: Sequence[Segment | OpenSegment], length: float) -> Iter
 
 def segment_box(segment: Segment | OpenSegment, length: float) -> str:
     """Return a segment as a box behind the wave, with its text as title."""
-    width = max(0.0, end_of(segment, length) - segment.start)
+    start, end = span_of(segment, length)
     text = escape("".join(run.text for run in segment.runs).strip())
-    place = f'x="{segment.start:.2f}" width="{width:.2f}" y="0" height="100"'
+    place = f'x="{start:.2f}" width="{end - start:.2f}" y="0" height="100"'
     return f'<rect class="segment" {place}><title>{text}</title></rect>'
 
 
@@ -126,7 +130,7 @@ def wave(
         is_going: whether more segments will follow, so that what has none yet is dimmed.
     """
     length = max(length, 0.1)
-    front = max((end_of(segment, length) for segment in segments), default=0.0) if is_going else length
+    front = max((span_of(segment, length)[1] for segment in segments), default=0.0) if is_going else length
     shades = "".join(segment_box(segment, length) for segment in segments)
     rest = f'<rect class="unheard" x="{front:.2f}" width="{length - front:.2f}" y="0" height="100"/>'
     played = f' data-sound="{escape(source)}" data-source="{escape(source)}"' if source else ""

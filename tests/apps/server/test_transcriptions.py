@@ -12,9 +12,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 import soundfile
@@ -78,6 +80,13 @@ def post(live: Live, content: bytes | None = SOUND, path: str = TRANSCRIPTIONS, 
 def alone(live: Live, sound: bytes = SOUND, **options: Any) -> Transcription:
     """Return the pipeline's result for a lone request."""
     return live.run_pipeline("transcription", audio=sound, **SAMPLING | options)
+
+
+def test_blocks_of_an_upload_are_published() -> None:
+    blocks: list[Any] = []
+    log_mel: Any = SimpleNamespace(stream=lambda: SimpleNamespace(push=lambda block: None, duration=1, num_samples=1))
+    UploadedSound(io.BytesIO(SOUND), 60.0, blocks.append).read(log_mel, lambda: False)
+    assert len(blocks) > 0 and np.abs(np.concatenate(blocks) - tone(5.0)).max() < 1e-4
 
 
 def wait(holds: Callable[[], bool]) -> None:

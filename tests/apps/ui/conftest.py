@@ -15,12 +15,15 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from ...modalities.transcription.tiny_whisper import write_tiny_whisper
+
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Set before anything imports Gradio.
 
 PATIENCE = 240  # Timeout in seconds on a slow, busy machine.
 STOP = 40  # Seconds for the page to stop, thirty of them for its compute thread.
 
 KEY = "sesame"
+LISTENING = "tiny-whisper"  # model with random weights
 
 
 @dataclass
@@ -51,19 +54,20 @@ def until(what: Callable[[], bool], why: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def live() -> Iterator[Live]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
     import uvicorn
 
     from polydraft.apps.server.api.app import create_app, create_engine, guarded
     from polydraft.apps.server.run import choices
-    from polydraft.apps.server.settings import settings
+    from polydraft.apps.server.settings import EMBEDDED, settings
 
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     up, servers, running_engine = threading.Event(), [], {}
+    models = [*EMBEDDED, str(write_tiny_whisper(tmp_path_factory.mktemp("models") / LISTENING))]
 
     async def serve() -> None:
-        ways = [settings({"port": 0}), settings({"port": 0, "api_key": KEY})]
+        ways = [settings({"port": 0, "models": models}), settings({"port": 0, "models": models, "api_key": KEY})]
         engine = create_engine(ways[0])
         await engine.start(choices(ways[0]))
         for chosen in ways:
@@ -77,6 +81,9 @@ def live() -> Iterator[Live]:
         await serving
         await engine.stop()
 
+    # random weights are never sure of a text, which would be tried again and again
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr("polydraft.modalities.transcription.request.needs_fallback", lambda *arguments: False)
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert up.wait(4 * PATIENCE), "the page did not start"
@@ -84,6 +91,7 @@ def live() -> Iterator[Live]:
     for server in servers:
         server.should_exit = True
     thread.join(STOP)
+    monkeypatch.undo()
     for at in listening:
         at.close()
     assert not thread.is_alive(), f"the page did not stop within {STOP} s"
@@ -97,7 +105,8 @@ def browser() -> Iterator[Any]:
         pytest.skip("no Chromium is installed")
     from playwright.sync_api import sync_playwright
 
-    options = ["--no-sandbox", "--autoplay-policy=no-user-gesture-required", "--mute-audio"]
+    options = ["--no-sandbox", "--autoplay-policy=no-user-gesture-required", "--mute-audio",
+               "--use-fake-device-for-media-stream"]  # fmt: skip
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium, args=options, timeout=1000 * PATIENCE)
         yield running
@@ -123,7 +132,7 @@ def open_page(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
     ) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light",
-            permissions=["clipboard-read", "clipboard-write"],
+            permissions=["clipboard-read", "clipboard-write", "microphone"],
         )  # fmt: skip
         contexts.append(context)
         context.set_default_timeout(1000 * PATIENCE)

@@ -176,6 +176,15 @@ def test_too_large_uploads_are_refused_without_files(tmp_path: Path) -> None:
     assert kept_files(tmp_path) == [] and uploads.under_way == MOST_AT_ONCE
 
 
+def test_sounds_may_be_larger_than_pictures(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path, max_sound_bytes=LARGEST_PICTURE + 10)
+    [sound] = post_files(uploads, [("talk.MP3", bytes(LARGEST_PICTURE + 1))])
+    [video] = post_files(uploads, [("talk.mp4", bytes(LARGEST_PICTURE + 11))])
+    [other] = post_files(uploads, [("talk.txt", bytes(LARGEST_PICTURE + 1))])
+    assert [answer.status_code for answer in (sound, video, other)] == [200, 413, 413]
+    assert "sound or video may have 24 MB" in video.text and Path(sound.json()[0]).name == "sound.mp3"
+
+
 def test_interrupted_upload_leaves_no_files(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path)
     app = FastAPI()

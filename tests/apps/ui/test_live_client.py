@@ -16,10 +16,11 @@ import pytest
 import soundfile
 from PIL import Image
 
-from polydraft.apps.server.limits import LARGEST_BODY, LARGEST_PICTURE
+from polydraft.apps.server.limits import LARGEST_BODY, LARGEST_PICTURE, LARGEST_UPLOAD
 
 from ...embedded import image_token_count
-from .conftest import PATIENCE, Live
+from ...modalities.transcription.tiny_whisper import SAMPLE_RATE, tone
+from .conftest import LISTENING, PATIENCE, Live
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,9 @@ def last(client: Any, *arguments: Any, api_name: str) -> Any:
     return client.submit(*arguments, api_name=api_name).result(timeout=PATIENCE)
 
 
-def test_endpoints_are_the_four_generators(client: Any) -> None:
-    assert set(client.view_api(return_format="dict")["named_endpoints"]) == {"/draw", "/speak", "/ask", "/compare"}
+def test_endpoints_are_the_five_generators(client: Any) -> None:
+    names = {"/draw", "/speak", "/listen", "/ask", "/compare"}
+    assert set(client.view_api(return_format="dict")["named_endpoints"]) == names
 
 
 def test_only_generators_wait_in_the_queue(live: Live) -> None:
@@ -41,7 +43,7 @@ def test_only_generators_wait_in_the_queue(live: Live) -> None:
     with urllib.request.urlopen(live.address + "config", timeout=PATIENCE) as answer:
         events = [event for event in json.load(answer)["dependencies"] if event["backend_fn"]]
     queued = [event["targets"] for event in events if event["queue"] is not False and not event["types"]["generator"]]
-    assert queued == [] and sum(event["types"]["generator"] for event in events) >= 4
+    assert queued == [] and sum(event["types"]["generator"] for event in events) >= 5
 
 
 def test_draw(client: Any) -> None:
@@ -66,9 +68,39 @@ def test_speak_too_long_text_is_refused_immediately(client: Any, live: Live) -> 
     assert "5,004 characters" in result["error"] and "4,096" in result["error"] and live.engine.count == before
 
 
-def test_page_and_api_accept_equal_image_sizes(live: Live) -> None:
+def test_listen_equals_the_pipeline(client: Any, live: Live, tmp_path: Path) -> None:
+    from gradio_client import handle_file
+
+    soundfile.write(tmp_path / "talk.flac", tone(5.0), SAMPLE_RATE)
+    file = handle_file(str(tmp_path / "talk.flac"))
+    html, known = last(client, file, LISTENING, "de", "transcribe", "suffix", True, "", api_name="/listen")
+    pipe = live.engine.model(LISTENING).pipe
+    plain = live.compute(pipe, str(tmp_path / "talk.flac"), language="de", speculative=False)
+    assert known["text"] == plain.text and known["segments"] == plain.to_dict()["segments"] and plain.text
+    assert known["stats"]["guarantee"] == "identical" and 'download="talk.srt"' in html
+
+
+def test_listen_refusals_are_one_sentence(client: Any, tmp_path: Path) -> None:
+    from gradio_client import handle_file
+
+    (tmp_path / "broken.wav").write_bytes(b"RIFF, but no sound")
+    soundfile.write(tmp_path / "empty.wav", np.zeros(0, np.float32), SAMPLE_RATE)
+    soundfile.write(tmp_path / "talk.wav", tone(1.0), SAMPLE_RATE)
+    broken, empty, talk = (handle_file(str(tmp_path / name)) for name in ("broken.wav", "empty.wav", "talk.wav"))
+    options = (LISTENING, "auto", "transcribe", "ar", True)
+    for inputs, words in (
+        ((None, *options, ""), "there is no sound yet"), ((broken, *options, ""), "is no sound of a known format"),
+        ((empty, *options, ""), "sound"), ((talk, *options, "x" * 10_001), "10,001 characters"),
+        ((talk, LISTENING, "xx", "transcribe", "ar", True, ""), "xx"),
+    ):  # fmt: skip
+        html, known = last(client, *inputs, api_name="/listen")
+        assert words in known["error"] and known["error"].endswith(".") and str(tmp_path) not in known["error"], known
+        assert "polydraft-page" not in known["error"] and 'role="alert"' in html
+
+
+def test_page_and_api_accept_equal_sizes(live: Live) -> None:
     with urllib.request.urlopen(live.address + "config", timeout=PATIENCE) as answer:
-        assert json.load(answer)["max_file_size"] == LARGEST_PICTURE
+        assert json.load(answer)["max_file_size"] == LARGEST_UPLOAD
     assert 4 * LARGEST_PICTURE / 3 < LARGEST_BODY  # Size in Base64.
 
 
@@ -127,6 +159,12 @@ def test_other_files_and_urls_are_refused(live: Live, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{live.address}{path}", timeout=PATIENCE)
     assert refused.value.code == 404
+
+
+def test_large_sounds_reach_the_upload_route(live: Live) -> None:
+    files = {"files": ("talk.wav", bytes(LARGEST_BODY + 1))}
+    answer = httpx.post(f"{live.address}gradio_api/upload", files=files, timeout=PATIENCE)
+    assert answer.status_code == 200 and Path(answer.json()[0]).stat().st_size == LARGEST_BODY + 1
 
 
 def upload(live: Live, **headers: str) -> httpx.Response:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 
 from ...covering import first
+from ...modalities.transcription.tiny_whisper import SAMPLE_RATE, tone
 from .conftest import Live
 
-TABS = ("draw", "speak", "ask", "compare", "models")
+TABS = ("draw", "speak", "listen", "ask", "compare", "models")
 CLIPPED = """() => [...document.querySelectorAll('[role=tab]')].filter((tab) => {
   const box = tab.getBoundingClientRect();
   return tab.scrollWidth > tab.clientWidth + 1 || box.left < 0 || box.right > innerWidth;
@@ -100,13 +103,17 @@ def test_page_is_usable_by_keyboard(open_page: Any) -> None:
     page.locator("#ask-stage .actions").wait_for()
 
 
-def with_results(page: Any) -> None:
+def with_results(page: Any, sound: Path) -> None:
     """Run every tab once, so that its results are checked too."""
     for name, start, made in (
         ("Draw", "Draw", "#draw-stage .actions"), ("Speak", "Speak", "#speak-stage [data-made]"),
-        ("Ask", "Ask", "#ask-stage .actions"), ("Compare", "Race", "#compare-stage .verdict"),
+        ("Listen", "Transcribe", "#listen-stage .formats"), ("Ask", "Ask", "#ask-stage .actions"),
+        ("Compare", "Race", "#compare-stage .verdict"),
     ):  # fmt: skip
         page.get_by_role("tab", name=name, exact=True).click()
+        if name == "Listen":
+            page.locator("#listen-sound input[type=file]").set_input_files(sound)
+            page.locator("#listen-sound .file-preview").wait_for()
         page.get_by_role("button", name=start, exact=True).click()
         page.locator(made).wait_for()
         for fold in page.get_by_role("button", name="More settings").locator("visible=true").all():
@@ -120,11 +127,12 @@ LOOKS = ((False, WIDE), (True, NARROW), (False, NARROW), (True, WIDE))
 
 
 @pytest.mark.parametrize("turn", first(1, range(len(LOOKS))))
-def test_every_view_fits_and_can_be_read(open_page: Any, turn: int) -> None:
-    """Check five tabs with results, light and dark, wide and narrow, with axe."""
+def test_every_view_fits_and_can_be_read(open_page: Any, turn: int, tmp_path: Path) -> None:
+    """Check six tabs with results, light and dark, wide and narrow, with axe."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page()
-    with_results(page)
+    soundfile.write(tmp_path / "sound.wav", tone(5.0), SAMPLE_RATE)
+    with_results(page, tmp_path / "sound.wav")
     wrong = []
     for index, name in enumerate(TABS):
         dark, width = LOOKS[(index + turn) % len(LOOKS)]

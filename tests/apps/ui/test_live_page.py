@@ -8,6 +8,7 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +17,14 @@ from PIL import Image, ImageChops
 
 from polydraft.modalities.image.recipe import ImageRecipe
 
-from .conftest import KEY, PATIENCE, Live, until
+from ...modalities.transcription.tiny_whisper import SAMPLE_RATE, tone
+from .conftest import KEY, LISTENING, PATIENCE, Live, until
 
 PROMPT = "a tiger on a green background"
-WATCH_RUNS = """() => {
+WATCH_RUNS = """(tab) => {
   window.seen = [];
   const look = () => {
-    const count = document.querySelectorAll("#draw-stage .run").length;
+    const count = document.querySelectorAll(`#${tab}-stage .run`).length;
     if (count !== window.seen.at(-1)) window.seen.push(count);
   };
   new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
@@ -59,7 +61,7 @@ def choose_plain_decoding(page: Any, name: str) -> None:
 
 def test_draw_image_fills_in(open_page: Any, live: Live) -> None:
     page = open_page()
-    page.evaluate(WATCH_RUNS)
+    page.evaluate(WATCH_RUNS, "draw")
     page.get_by_label("Prompt").locator("visible=true").fill(PROMPT)
     page.get_by_role("button", name="Draw", exact=True).click()
     save = page.get_by_role("link", name="Save PNG")
@@ -171,6 +173,74 @@ def test_a_race_ends_with_the_same_tokens(open_page: Any, kind: str, prompt: str
     [compared] = re.findall(r"All (\d+) tokens were compared", verdict.inner_text())
     assert counted == {int(compared)}, lanes
     assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×"), figures
+
+
+def choose_sound(page: Any, name: str, tmp_path: Path, seconds: float = 5.0) -> Path:
+    """Upload a sound into a tab's box and return its file."""
+    file = tmp_path / "talk.wav"
+    soundfile.write(file, tone(seconds), SAMPLE_RATE)
+    page.locator(f"#{name}-sound input[type=file]").set_input_files(file)
+    page.locator(f"#{name}-sound .file-preview").wait_for()
+    return file
+
+
+def saved_text(page: Any, kind: str) -> str:
+    """Return what a button of *Listen* saves."""
+    address = page.locator("#listen-stage .formats").get_by_role("link", name=kind, exact=True).get_attribute("href")
+    return base64.b64decode(address.partition(",")[2]).decode()
+
+
+def test_recording_becomes_text_and_plays(open_page: Any, live: Live, tmp_path: Path) -> None:
+    page = open_page("?tab=listen")
+    file = choose_sound(page, "listen", tmp_path)
+    page.evaluate(WATCH_RUNS, "listen")
+    page.get_by_role("button", name="Transcribe", exact=True).click()
+    page.locator("#listen-stage .formats").wait_for()
+    assert len(set(page.evaluate("window.seen"))) > 3  # Runs appear while it decodes.
+    pipe = live.engine.model(LISTENING).pipe
+    plain = live.compute(pipe, str(file), speculative=False)
+    assert saved_text(page, "TXT") == plain.render(".txt") and saved_text(page, "SRT") == plain.render(".srt")
+    assert page.locator("#listen-stage .wave .segment").count() == len(plain.segments)
+    page.locator("#tab-listen [data-play]").click()
+    page.wait_for_function("document.querySelector('audio').currentTime > 0.1")
+    page.locator("#listen-stage [data-seek]").last.click()
+    page.wait_for_function("(at) => document.querySelector('audio').currentTime >= at", arg=plain.segments[-1].start)
+
+
+def test_microphone_has_captions_and_becomes_text(open_page: Any) -> None:
+    page = open_page("?tab=listen&language=en")
+    button = page.locator("[data-record=listen]")
+    button.click()
+    page.locator("#listen-stage .captions span").filter(has_text=re.compile("[a-z]")).first.wait_for()
+    button.click()
+    page.locator("#listen-stage .formats").wait_for()
+    assert "recording" in page.locator("#listen-sound").inner_text() and button.inner_text() == "Record"
+
+
+def test_spoken_example_is_transcribed(open_page: Any) -> None:
+    page = open_page("?tab=listen")
+    page.get_by_role("button", name="A voice message").locator("visible=true").click()
+    page.locator("#listen-stage .formats").wait_for()
+    assert "a-voice-message" in page.locator("#listen-sound").inner_text()
+
+
+def test_transcripts_race_to_equal_tokens(open_page: Any, tmp_path: Path) -> None:
+    page = open_page("?tab=compare&kind=transcription&method=suffix")
+    choose_sound(page, "compare", tmp_path)
+    page.get_by_role("button", name="Race", exact=True).click()
+    page.locator("#compare-stage").locator(".verdict, .failure").wait_for()
+    assert "The same tokens" in page.locator("#compare-stage").inner_text()
+
+
+def test_stopped_transcription_frees_its_row(open_page: Any, live: Live, slow_passes: None, tmp_path: Path) -> None:
+    page, before = open_page("?tab=listen&method=ar"), live.cancelled()
+    choose_sound(page, "listen", tmp_path, 9.0)
+    page.get_by_role("button", name="Transcribe", exact=True).click()
+    page.locator("#listen-stage [data-going] .said").nth(3).wait_for()
+    page.locator("#listen-stop").click()
+    until(lambda: live.cancelled() > before and not live.engine.handles, "the request was cancelled")
+    page.locator("#listen-stage").get_by_text("Stopped.").wait_for()
+    assert page.get_by_role("link", name="Save TXT").is_visible()
 
 
 def test_stop_frees_the_row(open_page: Any, live: Live, slow_passes: None) -> None:

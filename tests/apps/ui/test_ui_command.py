@@ -26,6 +26,20 @@ def test_used_port_is_refused() -> None:
         assert_refused(run("ui", "--port", str(taken.getsockname()[1])), "--port")
 
 
+def test_installed_models_join_the_embedded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pydantic_settings")
+    from polydraft.apps.cli.ui import with_installed_models
+    from polydraft.apps.server.settings import EMBEDDED, settings
+    from polydraft.modalities.packaged import PackagedModel
+
+    can_be_loaded = property(lambda model: model.name == "whisper-base")
+    monkeypatch.setattr(PackagedModel, "can_be_loaded", can_be_loaded)
+    assert with_installed_models(settings({})).models == [*EMBEDDED, "whisper-base"]
+    assert with_installed_models(settings({"vlm": "tiny-vlm"})).models == []  # What is named, and nothing else.
+    monkeypatch.setattr("polydraft.apps.cli.ui.find_spec", lambda name: None)  # Nothing reads sound files.
+    assert with_installed_models(settings({})).models == []
+
+
 def test_ui_serves_the_page_until_stopped(tmp_path: Path) -> None:
     pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
     command = [sys.executable, "-m", "polydraft", "ui", "--port", "0", "--vlm", "tiny-vlm"]

@@ -202,7 +202,8 @@ def test_segments_know_the_pass_of_text(pipe, method):
     given, before = pipe(sound(7.3, 3), language="en", temperature=0.0, method=method), 0
     for segment in given.segments:
         assert "".join(run.text for run in segment.runs) == segment.text
-        assert sum(run.num_tokens for run in segment.runs) == sum(id_ < pipe.control_tokens.end for id_ in segment.tokens)
+        num_text_tokens = sum(token < pipe.control_tokens.end for token in segment.tokens)
+        assert sum(run.num_tokens for run in segment.runs) == num_text_tokens
         passes = [before, *(run.target_pass for run in segment.runs)]
         assert passes == sorted(passes) and passes[-1] <= given.stats.target_passes
         before = passes[-1]
