@@ -393,13 +393,13 @@ DRAFTERS: dict[str, DrafterSpec] = {
         DrafterSpec(
             "hypothesis", "a guess of the whole output, such as an earlier transcript, aligned as it goes",
             "Ge et al. 2022, arXiv 2205.10350", build_hypothesis,
-            lambda values: "fixed", requirement=HYPOTHESES,
+            lambda values: "adaptive", requirement=HYPOTHESES,
             parameters=HYPOTHESIS_REACH,
         ),
         DrafterSpec(
             "ctc", "what a trained head reads off the encoder's output at once, aligned as the transcript goes",
             "Graves et al. 2006; Wen et al. 2024, arXiv 2412.00061", build_ctc,
-            lambda values: "fixed", drafter_kind="ctc", requirement=HYPOTHESES,
+            lambda values: "adaptive", drafter_kind="ctc", requirement=HYPOTHESES,
             parameters=HYPOTHESIS_REACH,
             deviation="published: the head reads a decoder's states, and drafts are blocks; ours reads the encoder's, "
             "once a window",

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from polydraft.core.model.cross_attention import CrossAttentionDecoder, prepare_cross_attention
 from polydraft.core.model.linear import prepare_linears
+from polydraft.core.native.library import has_fast_bf16_products
 from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
 from polydraft.core.target.state import BatchState
 
@@ -57,7 +58,7 @@ class EncoderDecoderTarget(CausalTarget):
         decoder, encoder = model.get_decoder(), model.get_encoder()
         prepare_cross_attention(decoder)
         prepare_linears(nn.ModuleList([decoder, model.get_output_embeddings()]))
-        if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported():
+        if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not has_fast_bf16_products():
             encoder.float()
 
     def decoder_config(self, model: PreTrainedModel) -> Any:

@@ -11,13 +11,14 @@ both agree it does so many tokens a pass (for language models Wen et al. 2024, a
 from __future__ import annotations
 
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core.drafters.hypothesis import HypothesisDrafter
+from polydraft.core.drafters.hypothesis import EditCosts, Hypothesis, HypothesisDrafter
 from polydraft.core.drafters.network.base import DrafterModel
 from polydraft.core.target.causal import PrefillOutput
 
@@ -31,20 +32,25 @@ class CTCModel(DrafterModel):
         stride (int): Positions of the encoder that make one of the head, at most one token each.
         width (int): Features of a position.
         context (int): Positions that every one is mixed with, itself in the middle.
+        dropout (float): Share of the features that is dropped after every layer in training.
     """
 
     kind, title = "ctc", "CTC head"
 
     def __init__(
-        self, target_config: Any, words: list[int], stride: int = 4, width: int = 512, context: int = 7
-    ) -> None:
+        self, target_config: Any, words: list[int], stride: int = 4, width: int = 512, context: int = 7,
+        dropout: float = 0.2,
+    ) -> None:  # fmt: skip
         """Create untrained weights."""
-        super().__init__(target_config, words=words, stride=stride, width=width, context=context)
+        super().__init__(
+            target_config, words=words, stride=stride, width=width, context=context, dropout=dropout
+        )  # fmt: skip
         self.restrict_vocab(words)
         self.stride = stride
         self.join = nn.Linear(stride * target_config.hidden_size, width)
         self.mix = nn.Conv1d(width, width, context, padding=context // 2, groups=width)
         self.inner = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, len(words) + 1)  # the last output is the blank
 
@@ -52,17 +58,23 @@ class CTCModel(DrafterModel):
         """Return the logits `[B, P, K + 1]` of P positions, K words and the blank, for encoder outputs `[B, S, D]`."""
         padding = -encoder_states.shape[1] % self.stride
         joined = F.pad(encoder_states, (0, 0, 0, padding)).unflatten(1, (-1, self.stride)).flatten(2)
-        hidden = F.gelu(self.join(joined))
-        hidden = hidden + F.gelu(self.mix(hidden.transpose(1, 2)).transpose(1, 2))
-        hidden = hidden + F.gelu(self.inner(hidden))
+        hidden = self.dropout(F.gelu(self.join(joined)))
+        hidden = hidden + self.dropout(F.gelu(self.mix(hidden.transpose(1, 2)).transpose(1, 2)))
+        hidden = hidden + self.dropout(F.gelu(self.inner(hidden)))
         logits: Tensor = self.output(self.norm(hidden))
         return logits
 
-    def read(self, encoder_states: Tensor) -> list[list[int]]:
-        """Return the likeliest tokens of encoder outputs `[B, S, D]`, by the likeliest path."""
-        words, blank = self.vocab_subset or [], len(self.vocab_subset or [])
-        best = self(encoder_states.to(self.output.bias.dtype)).argmax(-1).tolist()
-        return [[words[index] for index, _ in groupby(path) if index != blank] for path in best]
+    def read(self, encoder_states: Tensor) -> Hypothesis:
+        """Return the tokens on the likeliest path of one encoder output `[S, D]`."""
+        words = self.vocab_subset or []
+        logits = self(encoder_states[None].to(self.output.bias.dtype))[0].float()
+        probs, best = (values.tolist() for values in logits.softmax(-1).max(-1))
+        tokens, token_probs = [], []
+        for index, run in groupby(zip(best, probs, strict=True), key=itemgetter(0)):
+            if index != len(words):
+                tokens.append(words[index])
+                token_probs.append(max(prob for _, prob in run))
+        return Hypothesis(torch.tensor(tokens, dtype=torch.long), torch.tensor(token_probs))
 
 
 class CTCDrafter(HypothesisDrafter):
@@ -75,11 +87,16 @@ class CTCDrafter(HypothesisDrafter):
         pairs_from (int | None): See `HypothesisDrafter`.
     """
 
+    # Words that the head does not know are missing in what it reads; hardly a word is in it that was not said. What it
+    # reads for sure stays as it is, since the target may write what comes before it in its place.
+    edits = EditCosts(replaced=3, inserted=2, left_out=5, jump=20)
+    revised_below = 0.7
+
     def __init__(self, model: CTCModel, allowed: Tensor, reach: int = 16, pairs_from: int | None = None) -> None:
         super().__init__(allowed, reach, pairs_from)
-        self.model = model
+        self.model = model.eval()
 
-    def hypotheses(self, prompts: PrefillOutput) -> list[Tensor]:
+    def hypotheses(self, prompts: PrefillOutput) -> list[Hypothesis]:
         """Return the hypotheses of new sequences; those without are read off the sound, one at a time.
 
         Kernels may sum in another order for several, and what is drafted for a row must not depend on others.
@@ -88,6 +105,6 @@ class CTCDrafter(HypothesisDrafter):
         if prompts.encoder_states is None:
             return given
         return [
-            ids if len(ids) else torch.tensor(self.model.read(states[None])[0], dtype=torch.long)
-            for ids, states in zip(given, prompts.encoder_states, strict=True)
+            hypothesis if len(hypothesis.tokens) else self.model.read(states)
+            for hypothesis, states in zip(given, prompts.encoder_states, strict=True)
         ]

@@ -85,11 +85,21 @@ class MatchAcceptance:
         """Return the probability `[…]` for matches of `lengths` `[…]` tokens."""
         return (self.hits / self.tests)[lengths.clamp(max=len(self.tests) - 1)]
 
-    def observe(self, lengths: Tensor, is_right: Tensor, is_tested: Tensor) -> None:
-        """Count tests: `lengths` of matches, whether the token was right, and which entries are tests, `[…]` each."""
+    def observe(
+        self, lengths: Tensor, is_right: Tensor, is_tested: Tensor, token_probs: Tensor | None = None
+    ) -> None:
+        """Count tests.
+
+        Args:
+            lengths (Tensor): `[…]` lengths of matches.
+            is_right (Tensor): `[…]` bool, whether the token was right.
+            is_tested (Tensor): `[…]` bool, which entries are tests.
+            token_probs (Tensor | None): `[…]` probability of every token where its place is right, which is then what
+                the matches are counted for; None: 1.
+        """
         index = lengths.clamp(max=len(self.tests) - 1).flatten()
         tested = is_tested.flatten().float()
-        self.tests.index_add_(0, index, tested)
+        self.tests.index_add_(0, index, tested if token_probs is None else tested * token_probs.flatten())
         self.hits.index_add_(0, index, tested * is_right.flatten())
         fading = (MAX_WEIGHT / self.tests).clamp(max=1)
         self.tests.mul_(fading)

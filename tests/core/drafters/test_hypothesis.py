@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.core.drafters.hypothesis import JUMP, HypothesisDrafter, HypothesisState
+from polydraft.core.draft import Draft
+from polydraft.core.drafters.hypothesis import NONE, TEXT_COSTS, Hypothesis, HypothesisDrafter, HypothesisState
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.causal import PromptInputs
+from polydraft.core.verification import VerificationResult
+from polydraft.core.verifiers.shared_noise import accept_matching_path
 
 from ..conftest import VOCAB, with_sampling
 
@@ -21,9 +25,8 @@ TEXT = [5, 9, 11, 7, 5, 9, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39]
 
 
 def begin(hypothesis: list[int]) -> HypothesisState:
-    costs = torch.full((1, len(hypothesis) + 1), 2, dtype=torch.int)
-    costs[:, 0] = 0
-    return HypothesisState(torch.tensor([hypothesis]), torch.tensor([len(hypothesis)]), costs, torch.zeros(1).long())
+    given = Hypothesis(torch.tensor(hypothesis, dtype=torch.long), torch.ones(len(hypothesis)))
+    return HypothesisState.from_hypotheses([given], torch.device("cpu"))
 
 
 def next_after(hypothesis: list[int], tokens: list[int], free_from: int | None = None) -> list[int]:
@@ -31,7 +34,7 @@ def next_after(hypothesis: list[int], tokens: list[int], free_from: int | None =
     state = begin(hypothesis)
     for start in range(0, len(tokens), 3):
         part = tokens[start : start + 3]
-        state.align(torch.tensor([part]), torch.tensor([len(part)]), free_from)
+        state.align(torch.tensor([part]), torch.tensor([len(part)]), free_from=free_from)
     return hypothesis[int(state.position()[0]) :]
 
 
@@ -67,7 +70,7 @@ def slow_costs(hypothesis: list[int], tokens: list[int]) -> list[int]:
         for j, guess in enumerate(hypothesis, 1):
             new.append(min(costs[j] + 3, costs[j - 1] + 2 * (guess != token), new[j - 1] + 1))
         least = min(new)
-        costs = [min(cost - least, JUMP) for cost in new]
+        costs = [min(cost - least, TEXT_COSTS.jump) for cost in new]
     return costs
 
 
@@ -88,6 +91,51 @@ def test_costs_equal_those_of_loops(hypothesis, tokens, seed):
         state.align(torch.tensor([part, [9] * 4]), torch.tensor([taken, choice.randint(0, 4)]))
         index += taken
     assert state.costs[0, : len(hypothesis) + 1].tolist() == slow_costs(hypothesis, tokens)
+
+
+def verified(tokens: list[int], target_tokens: list[int]) -> tuple[Draft, VerificationResult]:
+    """Return a chain of tokens and its verification by the target's tokens after the root and after each of them."""
+    draft = Draft.from_chain(torch.tensor([tokens]), torch.ones(1, len(tokens), dtype=torch.bool))
+    matches = torch.tensor([tokens]) == torch.tensor([target_tokens[:-1]])
+    return draft, accept_matching_path(draft, torch.tensor([target_tokens]), matches)
+
+
+def drafted(drafter: HypothesisDrafter, state: HypothesisState) -> list[int]:
+    """Return the next draft of one sequence."""
+    tokens = torch.zeros(1, 2).long()
+    batch = SimpleNamespace(tokens=tokens, num_generated=torch.tensor([1]), root_tokens=lambda: tokens[:, -1:])
+    draft = drafter.draft(batch, state, None, None)  # type: ignore[arg-type]
+    return draft.tokens[0, draft.valid[0]].tolist()
+
+
+def test_rejected_draft_revises_what_follows_it():
+    drafter, state = HypothesisDrafter(EVERYTHING, 6), begin([1, 2, 3, 4, 5, 6, 7])
+    draft, result = verified(drafted(drafter, state)[:4], [1, 22, 33, 4, 55])
+    drafter.revise(state, draft, result)
+    assert state.revisions[0].tolist() == [NONE, NONE, 33, 4, 55, NONE, NONE]
+    state.align(result.tokens, result.num_committed)
+    assert drafted(drafter, state) == [33, 4, 55, 6, 7]
+    state.align(torch.tensor([[33, 4]]), torch.tensor([2]))
+    assert drafted(drafter, state) == [55, 6, 7]
+
+
+def test_revisions_spare_timestamps_and_sure_tokens():
+    drafter, state = HypothesisDrafter(EVERYTHING, 6, pairs_from=50), begin([1, 2, 3, 4, 5])
+    drafter.revised_below = 0.5
+    state.probs = torch.tensor([[0.1, 0.1, 0.1, 0.9, 0.1]])
+    drafter.revise(state, *verified([1, 2, 3, 4], [9, 9, 51, 44, 55]))
+    assert state.revisions[0].tolist() == [NONE, 9, NONE, NONE, NONE], "51 and 55 are timestamps, and 4 is sure"
+
+
+@pytest.mark.parametrize("is_better", [True, False])
+def test_revisions_are_drafted_while_they_prove_better(is_better):
+    drafter, state = HypothesisDrafter(EVERYTHING, 4), begin([1, 2, 3, 4, 5, 6])
+    state.revisions = torch.tensor([[NONE, 12, NONE, 14, NONE, NONE]])
+    committed = [1, 12 if is_better else 2, 3, 4]
+    draft, result = verified([1, 12, 3], committed)
+    drafter.learn_acceptance(state, draft, result, torch.tensor([[True, True, False]]))
+    assert (drafter.advantage > 0) == is_better
+    assert drafted(drafter, state) == ([1, 12, 3, 14] if is_better else [1, 2, 3, 4])
 
 
 def spoil(ids: list[int], every: int) -> tuple[int, ...]:
