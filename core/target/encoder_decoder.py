@@ -29,10 +29,18 @@ class EncoderInput:
     features: Tensor  # [...] of one prompt, as the encoder takes them
     states: Tensor | None = field(default=None, repr=False)  # [S, D], the encoder's output
     prompt_states: Tensor | None = field(default=None, repr=False)  # [L, D], the decoder's at the last prompt's ids
+    draft: EncoderInput | None = field(default=None, repr=False)  # of a draft model's encoder; None: not known yet
+
+    def for_draft_model(self) -> EncoderInput:
+        """Return the input of a draft model's encoder: the same features, unless others were given."""
+        if self.draft is None:
+            self.draft = EncoderInput(self.features)
+        return self.draft
 
     def release(self) -> None:
         """Drop input and output; no prompt that is still to be prefilled may have them."""
         self.features, self.states, self.prompt_states = self.features[:0].clone(), None, None
+        self.draft = None
 
 
 class EncoderDecoderTarget(CausalTarget):
