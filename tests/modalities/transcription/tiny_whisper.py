@@ -9,6 +9,7 @@ Its tokens are the letters and the space, Whisper's control tokens, and timestam
 from __future__ import annotations
 
 import string
+import wave
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,15 @@ def tone(seconds: float, seed: int = 0) -> NDArray[np.float32]:
     pitch = np.interp(times, knots, rng.uniform(150, 2500, len(knots)))
     loudness = np.interp(times, knots, rng.uniform(0, 0.8, len(knots)))
     return (loudness * np.sin(2 * np.pi * np.cumsum(pitch) / SAMPLE_RATE)).astype(np.float32)
+
+
+def write_recordings(folder: Path, count: int = 5, seconds: float = 4.0) -> Path:
+    """Write sounds as WAV files, and a file that is none, and return the folder."""
+    for seed in range(count):
+        with wave.open(str(folder / f"{seed}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(SAMPLE_RATE)
+            file.writeframes((tone(seconds, seed) * 20000).astype(np.int16).tobytes())
+    (folder / "notes.txt").write_text("no sound")
+    return folder
