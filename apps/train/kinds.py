@@ -61,7 +61,7 @@ def shares(p: Tensor, q: Tensor, place: Tensor) -> dict[str, Any]:
 
 def on_features(network: type[DrafterModel], target: CausalTarget, **settings: Any) -> DrafterModel:
     """Build a network on the hidden states of `target`."""
-    return network(target.config, **settings)
+    return network(target.model.config.get_text_config(), **settings)
 
 
 def language_model(target: CausalTarget) -> Any:
@@ -69,7 +69,7 @@ def language_model(target: CausalTarget) -> Any:
 
 
 def adapter(target: CausalTarget, **settings: Any) -> KangarooAdapter:
-    return KangarooAdapter(target.config, **settings).attach(target.model)
+    return KangarooAdapter(target.model.config.get_text_config(), **settings).attach(target.model)
 
 
 EAGLE, MEDUSA, HYDRA, ABOVE, BLOCK, LOCAL = (

@@ -62,7 +62,8 @@ def unrolled_predictions(
     while True:
         with mixed_precision(examples.ids.device):
             layer_inputs = student.layer_inputs(embeddings, inputs, image_mask)
-            predicted = student.layer(inputs_embeds=layer_inputs).last_hidden_state
+            kwargs = examples.layer_kwargs(layer_inputs.dtype)
+            predicted = student.layer(inputs_embeds=layer_inputs, **kwargs).last_hidden_state
             logits = target.compute_logits(predicted[loss_mask].to(hidden_states.dtype))
             log_q = logits.float().log_softmax(-1)
         yield log_p, log_q, F.smooth_l1_loss(predicted[loss_mask].float(), labels.float())

@@ -36,7 +36,8 @@ def target_and_draft_log_probs(
     with torch.no_grad():
         p = target.compute_logits(hidden_states[examples.loss_mask]).float().log_softmax(-1)
     with mixed_precision(hidden_states.device, has_bf16_layers=hidden_states.dtype == torch.bfloat16):
-        student_states = student.backbone(inputs_embeds=embeddings).last_hidden_state[examples.loss_mask]
+        outputs = student.backbone(inputs_embeds=embeddings, **examples.layer_kwargs(embeddings.dtype))
+        student_states = outputs.last_hidden_state[examples.loss_mask]
         q = target.compute_logits(student_states.to(hidden_states.dtype))
     return p, q.float().log_softmax(-1)
 

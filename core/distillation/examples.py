@@ -16,6 +16,7 @@ from torch import Tensor
 from polydraft.core.drafters.network.base import move_to_front
 from polydraft.core.drafters.network.state import prompt_embeddings
 from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Examples:
     # [V] bool, placeholder ids that images are inserted at; they are removed for text-only students
     image_placeholder_mask: Tensor | None = None
     cached_outputs: tuple[Tensor, Tensor] | None = None  # result of `run_target`, [B, L, D] each, if it is known
+    encoder_states: Tensor | None = None  # [B, S, D] output of the target's encoder, if it has one
 
     @staticmethod
     def from_outputs(
@@ -63,13 +65,22 @@ class Examples:
         ids, loss_mask = move_to_front(is_text, self.ids, self.loss_mask)
         return Examples(ids, loss_mask)
 
+    def layer_kwargs(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return what layers attend to beside the sequences, as keyword arguments of a transformers backbone.
+
+        Args:
+            dtype (torch.dtype): Of the layers' inputs.
+        """
+        return {} if self.encoder_states is None else {"encoder_hidden_states": self.encoder_states.to(dtype)}
+
     def to(self, device: torch.device) -> Examples:
         """Return a copy with all tensors on `device`, except `model_kwargs`, which the target moves when it runs."""
-        outputs, image_mask = self.cached_outputs, self.image_placeholder_mask
+        outputs, image_mask, states = self.cached_outputs, self.image_placeholder_mask, self.encoder_states
         return replace(
             self, ids=self.ids.to(device), loss_mask=self.loss_mask.to(device),
             image_placeholder_mask=None if image_mask is None else image_mask.to(device),
             cached_outputs=None if outputs is None else (outputs[0].to(device), outputs[1].to(device)),
+            encoder_states=None if states is None else states.to(device),
         )  # fmt: skip
 
 
@@ -82,6 +93,8 @@ def run_target(target: CausalTarget, examples: Examples) -> tuple[Tensor, Tensor
     if examples.cached_outputs is not None:
         return examples.cached_outputs
     model_kwargs = examples.model_kwargs or [{}] * len(examples.ids)
+    if examples.encoder_states is not None:
+        model_kwargs = [{ENCODER_INPUT: EncoderInput.from_states(states)} for states in examples.encoder_states]
     token_ids = target.tokens_to_ids(examples.ids).tolist()
     prompts = [
         PromptInputs((tuple(ids),), max_new_tokens=0, model_kwargs=kwargs)

@@ -28,6 +28,7 @@ from polydraft.core.drafters.lookup import PromptLookupDrafter
 from polydraft.core.drafters.network.draft_model import LMDrafter
 from polydraft.core.drafters.network.eagle import EagleDrafter
 from polydraft.core.drafters.network.early_exit import EarlyExitDrafter, truncate_backbone
+from polydraft.core.drafters.network.encoder_decoder import EncoderDecoderDrafter, EncoderDecoderDraftModel
 from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.drafters.tree.shapes import BatchScaledTree, CandidateRanking, DynamicTree, StaticTree
 from polydraft.core.drafters.tree.stop_rules import (
@@ -182,15 +183,13 @@ def build_ranking(values: ParamValues) -> CandidateRanking:
 
 
 def build_draft_model(context: MethodContext, values: ParamValues) -> Drafter:
-    """Build the drafter of an independent small language model, with a mapping of vocabularies if they differ."""
-    model, vocab_mapping = context.drafter_loaders["lm"]()
+    """Build the drafter of an independent small model, with a mapping of vocabularies if they differ."""
+    draft_model, tree_shape = context.drafter_loaders["lm"](), build_dynamic_tree(context, values)
+    if isinstance(draft_model, EncoderDecoderDraftModel):
+        return EncoderDecoderDrafter(draft_model, context.target, tree_shape, build_ranking(values))
+    model, vocab_mapping = draft_model
     return LMDrafter(
-        model,
-        context.target,
-        build_dynamic_tree(context, values),
-        build_ranking(values),
-        context.image_placeholder_mask,
-        vocab_mapping,
+        model, context.target, tree_shape, build_ranking(values), context.image_placeholder_mask, vocab_mapping
     )
 
 

@@ -28,13 +28,22 @@ from polydraft.core.native.library import library
 from polydraft.core.native.weights import PanelWeight
 
 
-def prepare_cross_attention(decoder: Any) -> None:
-    """Prepare a decoder's attention for inference, in place: what reads the same tensor becomes one product.
+def decoder_config(config: Any) -> Any:
+    """Return the configuration of a model with an encoder as that of its decoder alone."""
+    decoder = config.get_text_config(decoder=True)
+    decoder.max_position_embeddings = config.max_target_positions
+    return decoder
 
-    `prepare_linears` tells by names which layers do, and queries of cross-attention read another tensor than keys and
-    values. Keys have no bias; they get one of zeros, so that they can share a product with values that have one.
+
+def prepare_cross_attention(model: nn.Module) -> None:
+    """Prepare the attention of all layers that also attend to fixed keys, in place: for inference, in few products.
+
+    `prepare_linears` tells by names which layers read the same tensor, and queries of cross-attention read another one
+    than keys and values. Keys have no bias; they get one of zeros, so that they can share a product with values that
+    have one.
     """
-    for layer in decoder.layers:
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "encoder_attn")]
+    for layer in layers:
         for attn in (layer.self_attn, layer.encoder_attn):
             if attn.k_proj.bias is None and attn.v_proj.bias is not None:
                 with torch.inference_mode(False):

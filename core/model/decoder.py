@@ -94,6 +94,8 @@ class TreeDecoder:
             added, to what the backbone takes as `position_ids`; None: the positions themselves.
     """
 
+    num_fixed = 0  # keys of every row that all its positions attend to beside those of tokens
+
     def __init__(
         self, backbone: nn.Module, config: Any, position_ids_fn: Callable[[Tensor], Tensor] | None = None
     ) -> None:
@@ -164,6 +166,10 @@ class TreeDecoder:
         min_view_len = max(heads.min_view_len(self.dtype, device) for heads in self.heads_by_layer_type.values())
         view_policy = ContiguousViews() if needs_contiguous_keys else BlockedViews(min_view_len)
         return KVCache(num_cached_layers(self.config), num_branches, view_policy)
+
+    def write_fixed(self, cache: KVCache, row: int, states: Tensor) -> None:
+        """Compute the fixed keys and values of a row from an encoder's output `[S, D]`; here there are none."""
+        return
 
     def prefill(self, cache: KVCache, inputs: Tensor, rows: slice) -> Tensor:
         """Run prompts in chunks of PREFILL_CHUNK positions, writing their KV entries from slot 0 on.

@@ -61,6 +61,7 @@ class PrefillOutput:
     embeddings: Tensor | None = None  # [B, R, L, D] input of the first layer, where it is not the embedding of the ids
     encoder_states: Tensor | None = None  # [B, S, D] that all positions of a row attend to, if there is an encoder
     hypotheses: tuple[tuple[int, ...], ...] = ()  # of the prompts
+    model_kwargs: tuple[Mapping[str, Any], ...] = ()  # of the prompts
 
     @property
     def root_tokens(self) -> Tensor:
@@ -340,7 +341,10 @@ class CausalTarget:
         first_new_row, cache_rows = len(state) - len(prompts), state.cache.add_rows(len(prompts))
         try:
             output = self.run_prefill(state, prompts, ids, branch_lens, cache_rows)
-            output = replace(output, hypotheses=tuple(prompt.hypothesis for prompt in prompts))
+            output = replace(
+                output, hypotheses=tuple(prompt.hypothesis for prompt in prompts),
+                model_kwargs=tuple(prompt.model_kwargs for prompt in prompts),
+            )  # fmt: skip
             assert state.is_finite is not None
             state.is_finite[first_new_row:] = output.is_finite()
             return output

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.model.cross_attention import CrossAttentionDecoder, prepare_cross_attention
+from polydraft.core.model.cross_attention import CrossAttentionDecoder, decoder_config, prepare_cross_attention
 from polydraft.core.model.linear import prepare_linears
 from polydraft.core.native.library import has_fast_bf16_products
 from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
@@ -30,10 +30,23 @@ class EncoderInput:
     features: Tensor  # [...] of one prompt, as the encoder takes them
     states: Tensor | None = field(default=None, repr=False)  # [S, D], the encoder's output
     prompt_states: Tensor | None = field(default=None, repr=False)  # [L, D], the decoder's at the last prompt's ids
+    draft: EncoderInput | None = field(default=None, repr=False)  # of a draft model's encoder; None: not known yet
+
+    @staticmethod
+    def from_states(states: Tensor) -> EncoderInput:
+        """Return the input for which the encoder's output `[S, D]` is known, and need not be computed."""
+        return EncoderInput(torch.empty(0), states)
+
+    def for_draft_model(self) -> EncoderInput:
+        """Return the input of a draft model's encoder: the same features, unless others were given."""
+        if self.draft is None:
+            self.draft = EncoderInput(self.features)
+        return self.draft
 
     def release(self) -> None:
         """Drop input and output; no prompt that is still to be prefilled may have them."""
         self.features, self.states, self.prompt_states = self.features[:0].clone(), None, None
+        self.draft = None
 
 
 class EncoderDecoderTarget(CausalTarget):
@@ -62,9 +75,7 @@ class EncoderDecoderTarget(CausalTarget):
             encoder.float()
 
     def decoder_config(self, model: PreTrainedModel) -> Any:
-        config = model.config.get_text_config(decoder=True)
-        config.max_position_embeddings = model.config.max_target_positions
-        return config
+        return decoder_config(model.config)
 
     def build_decoder(self, model: PreTrainedModel) -> CrossAttentionDecoder:
         return CrossAttentionDecoder(model.get_decoder(), self.config, model.config.max_source_positions)
@@ -91,7 +102,7 @@ class EncoderDecoderTarget(CausalTarget):
         if given.states is None:
             given.states = self.encode(given.features)
         states: Tensor = given.states
-        return states
+        return states.to(self.device, self.network.dtype)
 
     def encode(self, features: Tensor) -> Tensor:
         """Run the encoder on the features of one prompt, and return its output `[S, D]`.

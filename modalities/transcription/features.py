@@ -54,6 +54,7 @@ class LogMel:
     hop_length: int = 160  # samples from one frame to the next
     sample_rate: int = SAMPLE_RATE  # Hz
     chunk_length: int = 30  # seconds to which shorter sound is padded with silence
+    draft: LogMel | None = None  # settings of a draft model, if its features are others: of the same sound
 
     def __post_init__(self) -> None:
         """Check that frames leave no sample out."""
@@ -159,6 +160,7 @@ class LogMelStream:
 
     def __init__(self, settings: LogMel) -> None:
         self.settings = settings
+        self.draft = None if settings.draft is None else settings.draft.stream()  # the features of a draft model
         self.num_samples = 0  # so far
         self._half = settings.n_fft // 2
         # Samples from the beginning of the first frame that is not complete yet; the mirrored beginning comes first.
@@ -196,6 +198,8 @@ class LogMelStream:
         """
         if np.ndim(samples) != 1 or not np.isfinite(samples).all():
             raise InvalidArgument(f"sound of shape {np.shape(samples)} was pushed; push finite mono samples, [S].")
+        if self.draft is not None:
+            self.draft.push(samples)
         size = FRAMES_AT_ONCE * self.settings.hop_length
         for start in range(0, len(samples), size):
             self._push_piece(np.asarray(samples[start : start + size], np.float32))
@@ -229,6 +233,8 @@ class LogMelStream:
     def close(self) -> None:
         """Give memory and disk back; no more windows can be read."""
         self._file.close()
+        if self.draft is not None:
+            self.draft.close()
 
     def __enter__(self) -> LogMelStream:
         """Return the stream itself."""

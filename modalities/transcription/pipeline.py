@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,7 +33,8 @@ from polydraft.modalities.generation_config import LENGTH_FIELDS, build_constrai
 from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, expand_seeds, synchronized
-from polydraft.modalities.transcription.features import LogMel, LogMelStream
+from polydraft.modalities.transcription.draft_model import KIND, features_of, is_draft_model, load_draft_model
+from polydraft.modalities.transcription.features import LogMelStream
 from polydraft.modalities.transcription.live import INTERVAL, Caption, LiveOptions, LiveTranscript, listen
 from polydraft.modalities.transcription.request import (
     MAX_ATTEMPTS,
@@ -121,7 +122,7 @@ class TranscriptionPipeline(Pipeline):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.control_tokens = ControlTokens.from_config(self.target_model.generation_config, self.tokenizer)
-        self.log_mel = LogMel.from_folder(card.target)
+        self.log_mel = features_of(card)
         self.eos_token_ids = frozenset({self.control_tokens.end})
 
     def load_target_model(self, folder: Path) -> PreTrainedModel:
@@ -130,6 +131,17 @@ class TranscriptionPipeline(Pipeline):
 
         self.tokenizer = read_weights("tokenizer", folder, lambda: load_tokenizer(folder))
         return load_pretrained(WhisperForConditionalGeneration, folder, self.device, self.dtype, self.card.device_map)
+
+    def load_drafter_network(self, kind: str, folder: Path) -> Any:
+        """Load a small model that transcribes, or a drafter of any other kind."""
+        if kind == KIND and is_draft_model(folder):
+            return load_draft_model(self.target_model, self.tokenizer, folder, self.device, self.dtype)
+        return super().load_drafter_network(kind, folder)
+
+    def with_drafter(self, drafter: str | Path) -> Self:
+        other = super().with_drafter(drafter)
+        other.log_mel = features_of(other.card)
+        return other
 
     def max_positions(self) -> int:
         """Return the number of positions of the decoder."""
@@ -191,8 +203,12 @@ class TranscriptionPipeline(Pipeline):
 
     def encoder_input(self, features: LogMelStream, first_frame: int, num_frames: int) -> EncoderInput:
         """Return the encoder's input for a window; frames after the `num_frames` of the track are 0."""
-        window = features.window(first_frame, num_frames)
-        return EncoderInput(torch.nn.functional.pad(window, (0, self.window_frames - num_frames)))
+        window, padding = features.window(first_frame, num_frames), (0, self.window_frames - num_frames)
+        encoder_input = EncoderInput(torch.nn.functional.pad(window, padding))
+        if features.draft is not None:
+            draft_window = features.draft.window(first_frame, num_frames)
+            encoder_input.draft = EncoderInput(torch.nn.functional.pad(draft_window, padding))
+        return encoder_input
 
     def decode_text(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without control tokens and timestamps."""
@@ -307,6 +323,8 @@ class TranscriptionPipeline(Pipeline):
             hypothesis=self.text_ids(to_optional(to_string, "hypothesis", hypothesis)),
         )  # fmt: skip
         features = audio if isinstance(audio, LogMelStream) else self.read_sound(audio)
+        if features.settings != self.log_mel:
+            raise InvalidArgument(f"the features are not those of {name}; compute them with its pipeline's log_mel.")
         if features.num_frames > self.window_frames:
             options = replace(options, timestamps=True)
         return self.build_request(spec, features, options)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from polydraft.core.drafters.heads.medusa import MultiTokenModel
-from polydraft.core.drafters.network.base import build_layers, layer_config
+from polydraft.core.drafters.network.base import build_layers, layer_config, unsupported_layers_error
 from polydraft.core.model.cache import KVCache
 from polydraft.core.model.decoder import TreeDecoder
 
@@ -41,6 +41,8 @@ class BlockModel(MultiTokenModel):
         super().__init__(target_config, places=places, depth=depth)
         self.restrict_vocab(words)
         self.num_positions = places
+        if target_config.is_encoder_decoder:
+            raise unsupported_layers_error(target_config)
         self.config = layer_config(target_config, depth)
         size = self.config.hidden_size
         self.fuse = nn.Linear(2 * size, size)

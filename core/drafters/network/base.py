@@ -35,6 +35,8 @@ from polydraft.core.folders.json_files import read_settings
 from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
 from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.model.cache import KVCache
+from polydraft.core.model.cross_attention import CrossAttentionDecoder, decoder_config, prepare_cross_attention
+from polydraft.core.model.decoder import TreeDecoder
 from polydraft.core.model.linear import prepare_linears
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
@@ -105,9 +107,12 @@ class DrafterModel(nn.Module):
             file (Path): File that the weights are from, for error messages.
         """
         check_tensors(lambda: cls(target.config.get_text_config(), **settings), weights, file)
-        network = cls(target.config.get_text_config(), **settings).to(target.dtype)
+        # an encoder may be kept in another dtype
+        owner: Any = target.get_decoder() if target.config.is_encoder_decoder else target
+        network = cls(target.config.get_text_config(), **settings).to(owner.dtype)
         network.load_state_dict(weights)
-        prepare_linears(network.to(target.device).requires_grad_(False))
+        prepare_cross_attention(network.to(target.device).requires_grad_(False))
+        prepare_linears(network)
         return network
 
     def restrict_vocab(self, token_ids: list[int] | None) -> None:
@@ -149,10 +154,12 @@ def layer_config(target_config: Any, layers: int, **others: Any) -> Any:
     Raises:
         UnsupportedMethod: Layers differ from each other, or need more than hidden states and positions.
     """
-    if target_config.is_encoder_decoder or any(getattr(target_config, name, None) for name in UNSUPPORTED_SETTINGS):
+    if any(getattr(target_config, name, None) for name in UNSUPPORTED_SETTINGS):
         raise unsupported_layers_error(target_config)
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations require them
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
+    if target_config.is_encoder_decoder:  # the layers are those of the decoder
+        changes |= {"encoder_layers": layers, "decoder_layers": layers, "decoder_start_token_id": 0}
     if getattr(target_config, "layer_types", None):  # one entry per layer; a drafter's layers all attend to everything
         changes["layer_types"] = ["full_attention"] * layers
     config = type(target_config)(**(target_config.to_dict() | changes | others))
@@ -197,11 +204,15 @@ def build_layers(config: Any) -> Any:
 def find_decoder_class(config: Any) -> Any:
     """Return the transformers backbone class, without LM head, of `config`; None if there is none.
 
-    A class that only exists as part of a larger model, and so is not in transformers' MODEL_MAPPING, is looked up in
-    the module of modeling code next to that of the configuration.
+    Of a model with an encoder it is that of its decoder. A class that only exists as part of a larger model, and so is
+    not in transformers' MODEL_MAPPING, is looked up in the module of modeling code next to that of the configuration.
     """
     if type(config) in MODEL_MAPPING:
-        return MODEL_MAPPING[type(config)]
+        model_class: Any = MODEL_MAPPING[type(config)]
+        if not config.is_encoder_decoder:
+            return model_class
+        with torch.device("meta"):  # no memory for weights, since only the class is of interest
+            return type(model_class(config).get_decoder())
     config_module = type(config).__module__
     module = import_module(config_module.replace(".configuration_", ".modeling_"))
     classes = (
@@ -212,6 +223,21 @@ def find_decoder_class(config: Any) -> Any:
     matching = (candidate for candidate in classes if getattr(candidate, "config_class", None) is type(config))
     # classes with an LM head are those that can generate
     return next((candidate for candidate in matching if not issubclass(candidate, GenerationMixin)), None)
+
+
+def build_decoder(
+    backbone: nn.Module, config: Any, position_ids_fn: Callable[[Tensor], Tensor] | None = None
+) -> TreeDecoder:
+    """Return layers of `build_layers` as a decoder that can run draft trees, and attends to what the target's does.
+
+    Args:
+        backbone (nn.Module): The layers.
+        config (Any): Their configuration, result of `layer_config`.
+        position_ids_fn (Callable[[Tensor], Tensor] | None): Argument of `TreeDecoder`.
+    """
+    if config.is_encoder_decoder:
+        return CrossAttentionDecoder(backbone, decoder_config(config), config.max_source_positions)
+    return TreeDecoder(backbone, config, position_ids_fn)
 
 
 class DraftHead:

@@ -26,6 +26,7 @@ from polydraft.core.drafters.network.base import (
     DraftHead,
     NetworkDrafter,
     TokenLookup,
+    build_decoder,
     build_layers,
     count_until,
     embedding_tables,
@@ -36,7 +37,7 @@ from polydraft.core.drafters.network.base import (
 from polydraft.core.drafters.network.state import DrafterNetwork, HeadInput, prompt_embeddings
 from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.model.decoder import TreeDecoder, TreeFrontier
+from polydraft.core.model.decoder import TreeFrontier
 from polydraft.core.model.linear import build_linear, dense_weight, fuse_linears
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
 
@@ -122,7 +123,7 @@ class EagleDrafterNetwork(DrafterNetwork):
     def __init__(self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None = None) -> None:
         """Prepare the layer over a KV cache, and the target's LM head over the ids that may be drafted."""
         self.model, self.image_placeholder_mask = model.eval(), image_placeholder_mask
-        super().__init__(TreeDecoder(model.layer, model.config), target)
+        super().__init__(build_decoder(model.layer, model.config), target)
         self.draft_head = DraftHead(model, target)
 
     def head(self, hidden_states: Tensor) -> Tensor:

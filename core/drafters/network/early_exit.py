@@ -13,12 +13,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network.base import DrafterModel, DraftHead, NetworkDrafter, build_layers, layer_config
+from polydraft.core.drafters.network.base import (
+    DrafterModel,
+    DraftHead,
+    NetworkDrafter,
+    build_decoder,
+    build_layers,
+    layer_config,
+)
 from polydraft.core.drafters.network.state import DrafterNetwork, prompt_embeddings
 from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.model.decoder import TreeDecoder
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
+
+ATTENTIONS = ("self_attn", "encoder_attn")  # of a layer, if it has both
 
 
 def truncate_backbone(target: PreTrainedModel, layers: int, adapter: PreTrainedModel | None = None) -> PreTrainedModel:
@@ -51,9 +59,12 @@ def truncate_backbone(target: PreTrainedModel, layers: int, adapter: PreTrainedM
         backbone: PreTrainedModel = type(decoder)(config)
     backbone.layers = nn.ModuleList([*decoder.layers[:layers], *adapter_layers])
     for index, layer in enumerate(adapter_layers, layers):
-        layer.self_attn.layer_idx = index  # layer of the KV cache that it writes to
-    backbone.embed_tokens, backbone.rotary_emb = nn.Identity(), decoder.rotary_emb
-    backbone.norm = decoder.norm if adapter is None else adapter.norm
+        for attn in (getattr(layer, name) for name in ATTENTIONS if hasattr(layer, name)):
+            attn.layer_idx = index  # layer of the KV cache that it writes to
+    backbone.embed_tokens = nn.Identity()
+    positions, norm = ("embed_positions", "layer_norm") if config.is_encoder_decoder else ("rotary_emb", "norm")
+    setattr(backbone, positions, getattr(decoder, positions))
+    setattr(backbone, norm, getattr(decoder if adapter is None else adapter, norm))
     return backbone.eval()
 
 
@@ -77,6 +88,8 @@ class KangarooAdapter(DrafterModel):
         self.restrict_vocab(words)
         self.layers = layers
         self.adapter: PreTrainedModel = build_layers(layer_config(target_config, depth))
+        if hasattr(self.adapter, "embed_positions"):  # the target's first layers have added positions already
+            self.adapter.embed_positions = nn.Identity()
         # [backbone] once `attach` was called; nn.Module does not register what is in a list, so the target's weights
         # are not saved with this module
         self.attached: list[PreTrainedModel] = []
@@ -101,7 +114,7 @@ class EarlyExitDrafterNetwork(DrafterNetwork):
     """Truncated backbone over a KV cache; its inputs are those of the target's first layer, images included."""
 
     def __init__(self, backbone: PreTrainedModel, target: CausalTarget) -> None:
-        super().__init__(TreeDecoder(backbone, backbone.config, target.network.position_ids_fn), target)
+        super().__init__(build_decoder(backbone, backbone.config, target.network.position_ids_fn), target)
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
         """Return the target's embeddings of token ids, once per guidance branch, `[B*R, C, D]`.

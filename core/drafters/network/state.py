@@ -112,6 +112,8 @@ class DrafterNetwork(ABC):
         target (CausalTarget): Target that the drafts are for.
     """
 
+    num_extra_positions = 0  # of the prompts here, beside those that they have in the target
+
     def __init__(self, decoder: TreeDecoder, target: CausalTarget) -> None:
         self.decoder, self.target = decoder, target
 
@@ -179,7 +181,7 @@ class DrafterNetwork(ABC):
 
     def depth_within_context(self, drafter_state: DrafterCacheState) -> Tensor | None:
         """Return the largest depth of nodes within the decoder's context, `[B]`; None if it covers the target's."""
-        if self.decoder.context_len >= self.target.context_len:
+        if self.decoder.context_len >= self.target.context_len + self.num_extra_positions:
             return None
         # a node of depth d is predicted at the token of depth d - 1; the root (depth 0) is at the position num_cached +
         # num_committed - 1, and the last position of the context is context_len - 1
@@ -197,13 +199,32 @@ class DrafterNetwork(ABC):
         """
         inputs, num_cached = self.prompt_inputs(prompts)
         cache = self.decoder.create_cache(prompts.branch_lens.shape[1]) if cache is None else cache
+        rows = self.add_rows(cache, prompts)
+        if inputs.shape[1]:  # 0 if all prompts have one token, the root
+            self.decoder.prefill(cache, inputs, rows)
+        return cache, num_cached
+
+    def add_rows(self, cache: KVCache, prompts: PrefillOutput) -> slice:
+        """Append rows for prompts to a KV cache, with what does not depend on their tokens, and return the rows."""
         rows = cache.add_rows(len(prompts.branch_lens))
         # rotary positions are then counted from the end of the prompt
         if self.decoder.position_ids_fn is not None:
             cache.append_rope_offsets(-prompts.branch_lens.flatten())
-        if inputs.shape[1]:  # 0 if all prompts have one token, the root
-            self.decoder.prefill(cache, inputs, rows)
-        return cache, num_cached
+        if self.decoder.num_fixed:
+            self.write_fixed(cache, rows, prompts)
+        return rows
+
+    def write_fixed(self, cache: KVCache, rows: slice, prompts: PrefillOutput) -> None:
+        """Compute the fixed keys and values of new rows from the output of the target's encoder.
+
+        Args:
+            cache (KVCache): The drafter's cache.
+            rows (slice): Its physical rows for the prompts.
+            prompts (PrefillOutput): What the target computed for them.
+        """
+        assert prompts.encoder_states is not None
+        for row, states in zip(range(rows.start, rows.stop), prompts.encoder_states, strict=True):
+            self.decoder.write_fixed(cache, row, states)
 
     def forward_committed(
         self, state: BatchState, drafter_state: DrafterCacheState, tokens: Tensor, hidden_states: Tensor,
@@ -222,7 +243,7 @@ class DrafterNetwork(ABC):
             HeadInput: outputs with W = 1, from which the first level of a draft tree is predicted.
         """
         cache, num_cached = drafter_state.cache, drafter_state.num_cached
-        cache.ensure_capacity(state.max_seq_len + tokens.shape[1] + max_nodes)
+        cache.ensure_capacity(state.max_seq_len + self.num_extra_positions + tokens.shape[1] + max_nodes)
         index, cfg_branches = cached_arange(tokens.shape[1], tokens.device), num_cached.shape[1]
         causal_mask = (index[:, None] >= index).expand(len(tokens), -1, -1)
         inputs = self.committed_inputs(state, drafter_state, tokens, hidden_states)

@@ -9,6 +9,7 @@ Its tokens are the letters and the space, Whisper's control tokens, and timestam
 from __future__ import annotations
 
 import string
+import wave
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,10 @@ def build_tokenizer(is_multilingual: bool) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
 
 
-def write_tiny_whisper(folder: Path, *, is_multilingual: bool = True, seed: int = 0, width: int = 16) -> Path:
+def write_tiny_whisper(
+    folder: Path, *, is_multilingual: bool = True, seed: int = 0, width: int = 16, num_mels: int = 8,
+    window_seconds: int = WINDOW_SECONDS,
+) -> Path:  # fmt: skip
     """Write the model to a folder and return it.
 
     Args:
@@ -60,14 +64,17 @@ def write_tiny_whisper(folder: Path, *, is_multilingual: bool = True, seed: int 
         is_multilingual (bool): whether it has languages and can translate.
         seed (int): of the weights.
         width (int): size of hidden states.
+        num_mels (int): mel bands of the features.
+        window_seconds (int): of sound that the encoder reads.
     """
     tokenizer = build_tokenizer(is_multilingual)
     ids = tokenizer.get_vocab()
     config = WhisperConfig(
         vocab_size=len(ids), d_model=width, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=2 * width, decoder_ffn_dim=2 * width, num_mel_bins=8,
-        max_source_positions=POSITIONS, max_target_positions=MAX_TOKENS, pad_token_id=ids[END], bos_token_id=ids[END],
-        eos_token_id=ids[END], decoder_start_token_id=ids[START], suppress_tokens=None, begin_suppress_tokens=None,
+        decoder_attention_heads=2, encoder_ffn_dim=2 * width, decoder_ffn_dim=2 * width, num_mel_bins=num_mels,
+        max_source_positions=50 * window_seconds, max_target_positions=MAX_TOKENS, pad_token_id=ids[END],
+        bos_token_id=ids[END], eos_token_id=ids[END], decoder_start_token_id=ids[START], suppress_tokens=None,
+        begin_suppress_tokens=None,
     )  # fmt: skip
     torch.manual_seed(seed)
     model = WhisperForConditionalGeneration(config).eval()
@@ -90,7 +97,7 @@ def write_tiny_whisper(folder: Path, *, is_multilingual: bool = True, seed: int 
     )  # fmt: skip
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=8, chunk_length=WINDOW_SECONDS).save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=num_mels, chunk_length=window_seconds).save_pretrained(folder)
     return folder
 
 
@@ -103,3 +110,15 @@ def tone(seconds: float, seed: int = 0) -> NDArray[np.float32]:
     pitch = np.interp(times, knots, rng.uniform(150, 2500, len(knots)))
     loudness = np.interp(times, knots, rng.uniform(0, 0.8, len(knots)))
     return (loudness * np.sin(2 * np.pi * np.cumsum(pitch) / SAMPLE_RATE)).astype(np.float32)
+
+
+def write_recordings(folder: Path, count: int = 5, seconds: float = 4.0) -> Path:
+    """Write sounds as WAV files, and a file that is none, and return the folder."""
+    for seed in range(count):
+        with wave.open(str(folder / f"{seed}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(SAMPLE_RATE)
+            file.writeframes((tone(seconds, seed) * 20000).astype(np.int16).tobytes())
+    (folder / "notes.txt").write_text("no sound")
+    return folder
