@@ -1,8 +1,8 @@
 """Train a CTC head for a model that transcribes: `polydraft train drafter --target whisper-base --kind ctc`.
 
-The target transcribes windows of the user's recordings, greedily and without timestamps; its own text is what the head
-learns to read off its encoder's output, so recordings need no texts. Windows that have been transcribed are kept in
-`--out`, and a stopped run resumes with them.
+The target transcribes windows of the user's recordings greedily; its own text is what the head learns to read off its
+encoder's output, so recordings need no texts. Windows that have been transcribed are kept in `--out`, and a stopped run
+resumes with them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
 DRAW, DISTIL, TRY = 0.35, 0.6, 0.05  # of the minutes given
 ROWS = 8  # windows of a step
 WORDS = 6000  # token ids that the head can read, the most frequent ones
-NOISE = 0.02  # of the encoder's output in a step, relative to its spread
+NOISE = 0.2  # most of the encoder's output in a step, relative to its spread
+SPANS, SPAN = 6, (5, 25)  # spans of every window that are masked in a step, and how many positions they have
 RATE = 2e-3
 METHOD = "ctc"
 
@@ -44,7 +45,8 @@ METHOD = "ctc"
 class WindowBatch:
     """Windows of a training step."""
 
-    states: Tensor  # [B, S, D]
+    states: Tensor  # [B, S, D], right-padded
+    state_lens: Tensor  # [B]
     labels: Tensor  # outputs of the head, of all windows in a row
     label_lens: Tensor  # [B]
 
@@ -88,7 +90,10 @@ def run(
 
     @torch.no_grad()
     def judge() -> float:
-        return statistics.fmean(ctc_loss(student, batch).item() for batch in trials)
+        student.eval()  # without dropout
+        loss = statistics.fmean(ctc_loss(student, batch).item() for batch in trials)
+        student.train()
+        return loss
 
     made = distil(
         objective, student, random_batches(student, taught, order), minutes=minutes * DISTIL,  # type: ignore[arg-type]
@@ -118,8 +123,9 @@ def build_batch(student: CTCModel, windows: list[HeardWindow]) -> WindowBatch:
     """Return windows as a batch; tokens that the head cannot read are left out of its labels."""
     index = {token: number for number, token in enumerate(student.vocab_subset or [])}
     labels = [[index[token] for token in window.ids if token in index] for window in windows]
+    states = [window.heard_states.float() for window in windows]
     return WindowBatch(
-        torch.stack([window.states for window in windows]).float(),
+        torch.nn.utils.rnn.pad_sequence(states, batch_first=True), torch.tensor([len(row) for row in states]),
         torch.tensor([label for row in labels for label in row], dtype=torch.long),
         torch.tensor([len(row) for row in labels]),
     )  # fmt: skip
@@ -139,11 +145,24 @@ def ctc_loss(student: CTCModel, batch: WindowBatch, noise: Any = None) -> Tensor
         batch (WindowBatch): windows.
         noise (Any): generator of noise that is added to the encoder's output; None adds none.
     """
-    states = batch.states
-    if noise is not None:
-        states = states + NOISE * states.std() * torch.randn(states.shape, generator=noise)
+    states = batch.states if noise is None else spoil(batch.states, noise)
     log_probs = student(states.to(student.output.weight)).float().log_softmax(-1).transpose(0, 1)
-    lens = torch.full((len(states),), len(log_probs))
+    lens = (batch.state_lens + student.stride - 1) // student.stride
     return F.ctc_loss(
         log_probs, batch.labels, lens, batch.label_lens, blank=log_probs.shape[2] - 1, zero_infinity=True
     )
+
+
+def spoil(states: Tensor, generator: torch.Generator) -> Tensor:
+    """Return states `[B, S, D]` with noise and with spans of zeros, so that a head does not learn its windows by heart.
+
+    Spans are masked as in SpecAugment (Park et al. 2019, arXiv 1904.08779), in what the encoder heard.
+    """
+    strength = NOISE * torch.rand((), generator=generator) * states.std()
+    spoiled = states + strength * torch.randn(states.shape, generator=generator)
+    index = torch.arange(states.shape[1])
+    for _ in range(SPANS):
+        first = torch.randint(states.shape[1], (len(states), 1), generator=generator)
+        span = torch.randint(*SPAN, (len(states), 1), generator=generator)
+        spoiled = spoiled.masked_fill(((index >= first) & (index < first + span))[..., None], 0)
+    return spoiled

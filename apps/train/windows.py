@@ -20,7 +20,10 @@ from polydraft.core.methods.registry import parse
 from polydraft.core.target.causal import PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
 from polydraft.modalities.transcription.pipeline import THRESHOLDS, TranscriptionPipeline
-from polydraft.modalities.transcription.segments import compression_ratio
+from polydraft.modalities.transcription.segments import TIME_PRECISION, compression_ratio
+
+LEAST_PACE = 1.0  # tokens a second, of texts that leave nothing out
+TRAILING = 8  # positions after the end of a text, where its last sounds may still be
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,14 @@ class HeardWindow:
     """A window of sound and the target's text."""
 
     states: Tensor  # [S, D] encoder output
-    ids: list[int]  # of the text
+    ids: list[int]  # of the text, without timestamps
     prompt: tuple[int, ...] = ()  # ids that it follows
+    num_heard: int | None = None  # states up to the end of the text; None: all
+
+    @property
+    def heard_states(self) -> Tensor:
+        """Return the encoder output `[H, D]` up to the end of the text, which may be before that of the sound."""
+        return self.states[: self.num_heard]
 
 
 def transcribe_windows(
@@ -37,7 +46,8 @@ def transcribe_windows(
 ) -> list[HeardWindow]:
     """Return windows that have been transcribed earlier, and others that are transcribed in `seconds`.
 
-    Texts have no timestamps; those that repeat themselves, which transcripts are not made of, are left out.
+    A text ends where its last timestamp says. Texts that repeat themselves, which transcripts are not made of, and those
+    that leave most of the sound out teach nothing and are dropped.
 
     Args:
         pipe (TranscriptionPipeline): pipeline of the target.
@@ -46,14 +56,24 @@ def transcribe_windows(
         seconds (float): time for new ones.
     """
     samples = Samples(pipe.target(), folder)
-    samples.draw(pipe.method(parse("ar")), WindowPrompts(pipe, recordings, (False,)).group, "windows", seconds)
+    samples.draw(pipe.method(parse("ar")), WindowPrompts(pipe, recordings, (True,)).group, "windows", seconds)
     heard = []
     for row, output in enumerate(samples.outputs):
         ids, stored = output.tolist(), samples.stored(row, inputs=True)
-        if not repeats_itself(ids, pipe):
-            text = [token for token in ids if token < pipe.control_tokens.end]
-            heard.append(HeardWindow(stored[ENCODER_INPUT], text, tuple(stored["prompt"].tolist())))
+        text, states = [token for token in ids if token < pipe.control_tokens.end], stored[ENCODER_INPUT]
+        num_heard = min(len(states), states_heard(ids, pipe) or len(states))
+        if not repeats_itself(ids, pipe) and len(text) >= LEAST_PACE * num_heard * TIME_PRECISION:
+            heard.append(HeardWindow(states, text, tuple(stored["prompt"].tolist()), num_heard))
     return heard
+
+
+def states_heard(ids: list[int], pipe: TranscriptionPipeline) -> int | None:
+    """Return the encoder's positions up to a little after the last timestamp of a text; None if no timestamp ends it."""
+    tokens = pipe.control_tokens
+    last = next((token for token in reversed(ids) if token != tokens.end), 0)
+    first_timestamp = tokens.first_timestamp
+    # a timestamp stands for one position
+    return None if last < first_timestamp else last - first_timestamp + TRAILING
 
 
 def repeats_itself(ids: list[int], pipe: TranscriptionPipeline) -> bool:

@@ -61,9 +61,23 @@ def test_loss_falls_on_texts_that_states_determine():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+    student.eval()
     with torch.no_grad():
-        read = student.read(torch.stack([window.states for window in windows[16:]]))
-    assert sum(ids == window.ids for ids, window in zip(read, windows[16:], strict=True)) >= 7
+        read = [student.read(window.states) for window in windows[16:]]
+    assert sum(each.tokens.tolist() == window.ids for each, window in zip(read, windows[16:], strict=True)) >= 7
+    assert torch.cat([each.probs for each in read]).mean() > 0.8
+
+
+def test_labels_end_where_texts_do():
+    """States after the last timestamp are not shown to the head."""
+    config = type("Config", (), {"model_type": "t", "hidden_size": 4, "num_hidden_layers": 1, "vocab_size": 9})()
+    student = CTCModel(config, words=[2, 4], stride=2, width=8)
+    windows = [ctc.HeardWindow(torch.ones(20, 4), [2, 4, 2], num_heard=7), ctc.HeardWindow(torch.ones(10, 4), [4])]
+    batch = ctc.build_batch(student, windows)
+    assert batch.states.shape == (2, 10, 4) and batch.states[0, 7:].eq(0).all()
+    assert batch.state_lens.tolist() == [7, 10] and batch.label_lens.tolist() == [3, 1]
+    spoiled = ctc.spoil(batch.states, torch.Generator().manual_seed(0))
+    assert spoiled.shape == batch.states.shape and not spoiled.equal(batch.states)
 
 
 def test_missing_recordings_are_refused(target, tmp_path):
