@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from polydraft.apps.measure.decoding import decoded
 from polydraft.apps.measure.peers import llama_cpp, openvino
 from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate
+from polydraft.apps.measure.rounds import RoundContender
 from polydraft.apps.measure.table import PEER, PLAIN
 from polydraft.apps.measure.timing import Run
 from polydraft.core.checks.extras import EXTRAS, pip_install
@@ -32,13 +33,9 @@ Decode = Callable[[list[PromptInputs]], Run]
 
 
 @dataclass(frozen=True)
-class PromptContender:
+class PromptContender(RoundContender[list[PromptInputs], Run]):
     """Method or engine that decodes batches of prompts."""
 
-    name: str
-    decode: Decode
-    renew: Callable[[], None] = lambda: None  # forgets what earlier batches have taught
-    learns: bool = False  # whether earlier batches may change how fast it is
     is_batched: bool = True  # whether it decodes several prompts together
 
 
