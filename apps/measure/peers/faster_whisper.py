@@ -21,12 +21,10 @@ from polydraft.apps.measure.peers.whisper import SpeechOptions
 from polydraft.apps.measure.transcription import LabelledRecording, Stopwatch, TranscriptionRun
 from polydraft.modalities.transcription.features import PREPROCESSOR
 from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
-from polydraft.modalities.transcription.sound import SAMPLE_RATE
 
 PACKAGE, NAME = "faster_whisper", "faster-whisper"
 COMPUTE_TYPES = ("int8", "int8_bfloat16", "bfloat16", "float16", "float32")  # that may be the fastest of a machine
 TRIALS = 2  # after a first transcript that warms up
-WINDOW_SECONDS = 30
 TOKENIZER = "tokenizer.json"
 
 
@@ -47,7 +45,7 @@ class FasterWhisper:
             str(folder), device=device, compute_type=compute_type, cpu_threads=torch.get_num_threads(),
             local_files_only=True,
         )  # fmt: skip
-        self.options, self.name, self.window_samples = options, f"{NAME} {compute_type}", WINDOW_SECONDS * SAMPLE_RATE
+        self.options, self.name = options, f"{NAME} {compute_type}"
         self.encoder, self.encode = Stopwatch(), self.model.encode
         self.model.encode = self.timed_encode  # type: ignore[method-assign]
 
@@ -61,7 +59,7 @@ class FasterWhisper:
         import ctranslate2
 
         wall, features, self.encoder.seconds = Stopwatch(), Stopwatch(), 0.0
-        is_long = len(recording.audio) > self.window_samples
+        is_long = len(recording.audio) > self.model.feature_extractor.n_samples
         ctranslate2.set_random_seed(0)
         with wall.running():
             with features.running():  # the language is given, so only features are computed before segments are read
