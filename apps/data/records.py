@@ -2,8 +2,8 @@
 
     for row in rows("photos", PICTURES): print(row.place, row.value)
 
-A folder holds parquet, JSON lines or JSON, or else the plain files of a modality: images, or texts with one on every
-line. An error is one sentence that names file and line.
+A folder holds parquet, JSON lines or JSON, or else the plain files of a modality: images, sounds, or texts with one on
+every line. An error is one sentence that names file and line.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from polydraft.modalities.hub import is_repository
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 TEXTS = (".txt",)
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".mp4", ".mkv", ".mov")
 TABLES = (".parquet", ".jsonl", ".json")  # what is read of a folder, the first that is there
 
 
@@ -106,7 +107,7 @@ def of_file(file: Path, plain: tuple[str, ...]) -> Iterator[DataRecord]:
             DataRecord(f"line {number} of {file}", file.parent, {"text": line.strip()})
             for number, line in enumerate(text_of(file).splitlines(), 1) if line.strip()
         )  # fmt: skip
-    return iter([DataRecord(str(file), file.parent, {"image": file.name})])
+    return iter([DataRecord(str(file), file.parent, {"audio" if plain == SOUNDS else "image": file.name})])
 
 
 def of_lines(file: Path) -> Iterator[DataRecord]:

@@ -39,6 +39,30 @@ def split(methods: str | None) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
+class RenewableMethod:
+    """Decoding method of a pipeline that keeps what it learns until it is renewed.
+
+    Args:
+        pipe (Pipeline): The model.
+        name (str): Name of the method.
+    """
+
+    def __init__(self, pipe: Pipeline, name: str) -> None:
+        self.pipe, self.spec = pipe, pipe.parse_method(name)
+        self.method: Method | None = None  # the one that decoded last
+
+    def build(self) -> Method:
+        """Return the method, which the pipeline builds unless it has it."""
+        self.method = self.pipe.method(self.spec)
+        return self.method
+
+    def renew(self) -> None:
+        """Let the pipeline build the method anew for the next batch."""
+        if self.method is not None:
+            self.pipe.evict_method(self.method)
+        self.method = None
+
+
 def draw(pipe: Pipeline, name: str, prompts: list[PromptInputs], batch: int) -> Run:
     """Decode all prompts with the named method, `batch` at a time."""
     return decoded(pipe.method(pipe.parse_method(name), uses_cfg(prompts)), prompts, batch)

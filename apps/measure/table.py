@@ -6,7 +6,8 @@ S is taken against the fastest of plain decoding, transformers' `generate` and e
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -108,6 +109,18 @@ def judge(name: str, turns: list[Run], plain: list[Run], peer: list[Run] | None,
 
 def equal(first: list[Tensor], second: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def passes_by_drafter(runs: Sequence[Run]) -> dict[str, int]:
+    """Return the passes that each drafter drafted for, where several take turns, most first."""
+    counts = sum((run.stats.passes_by_drafter for run in runs if run.stats is not None), Counter[str]())
+    return dict(counts.most_common())
+
+
+def format_shares(passes: dict[str, int]) -> str:
+    """Return counts as percentages by name."""
+    whole = sum(passes.values())
+    return ", ".join(f"{name} {count / whole:.0%}" for name, count in passes.items())
 
 
 def markdown(blocks: list[ResultBlock]) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from polydraft.core.stats import DecodeStats
 
 WARM_UPS = 1  # rounds before those that count
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,18 @@ def take_turns(
     """Run every contender once to warm up, then in `repeats` rounds in which another one begins each time."""
     runs: dict[str, list[Run]] = {contender.name: [] for contender in contenders}
     for turn in range(-WARM_UPS, repeats):
-        first = max(turn, 0) % len(contenders)
-        for contender in contenders[first:] + contenders[:first]:
+        for contender in rotated(contenders, max(turn, 0)):
             tell(contender.name)
             run = contender.work()
             if turn >= 0:
                 runs[contender.name].append(run)
     return runs
+
+
+def rotated(items: Sequence[Item], first: int) -> Iterator[Item]:
+    """Yield all items, from the one at `first` on, round and round."""
+    for place in range(len(items)):
+        yield items[(first + place) % len(items)]
 
 
 def timed(work: Callable[[], object], calls: int = 1) -> Run:

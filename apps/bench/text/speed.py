@@ -22,14 +22,15 @@ from polydraft.apps.bench.text.contenders import (
     method_contenders,
     peer_contenders,
 )
+from polydraft.apps.bench.text.plan import Plan
 from polydraft.apps.bench.text.result import TextBlock, TextSetting, bars, sheets
-from polydraft.apps.bench.text.rounds import Plan, no_cache_folder, time_rounds
 from polydraft.apps.data.text_prompts import NUM_PROMPTS, check_kinds, text_prompts
 from polydraft.apps.measure import report
 from polydraft.apps.measure.decoding import asked_for
 from polydraft.apps.measure.environment import timed_on
 from polydraft.apps.measure.lists import numbers, whole_numbers, words
 from polydraft.apps.measure.peers.generate import untouched
+from polydraft.apps.measure.rounds import no_cache_folder, time_rounds
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.errors import DataUnavailable
 from polydraft.core.sampling.params import SamplingParams
@@ -68,7 +69,7 @@ def run(
         chosen = [*ours, *(engine for engine in engines if engine.is_batched or setting.rows == 1)]
         note(f"timing {setting.kind}, {setting.title}")
         with no_cache_folder():
-            rounds = time_rounds(chosen, counting, warming, plan)
+            rounds = time_rounds(chosen, counting, warming, plan.repeats, plan.cold)
         blocks.append(TextBlock.from_rounds(setting, rounds, [engine.name for engine in engines]))
     value: dict[str, Any] = {
         "model": pipe.card.name, **asdict(plan), "sampling": asdict(open_sampling(pipe, 0)) | {"temperature": None},

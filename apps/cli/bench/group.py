@@ -4,6 +4,7 @@ polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 polydraft bench image --model FOLDER --captions coco.txt --clip openai/clip-vit-base-patch16 --fid-features clip
 polydraft bench image --shape emu3 --scale 16 --tokens 64
 polydraft bench speech --sentences 100 -o runs/bench
+polydraft bench listen --limit 4 -o runs/bench
 polydraft bench vlm --prompts 8
 polydraft bench text --model ./smollm2 --kinds chat,summary
 polydraft bench drift --model tiny-speech --methods "hydra,hydra+typical"
@@ -19,11 +20,11 @@ polydraft bench report --document BENCHMARKS.md --pictures assets/pictures
 
 from __future__ import annotations
 
-from polydraft.apps.cli.bench import engine, image, methods, report, serve, speech, text, vlm
+from polydraft.apps.cli.bench import engine, image, listen, methods, report, serve, speech, text, vlm
 from polydraft.apps.terminal.application import Application
 
 app = Application(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
-for module in (image, speech, vlm, text, methods, serve, engine, report):
+for module in (image, speech, listen, vlm, text, methods, serve, engine, report):
     app.add_typer(module.app)
 
 

@@ -57,7 +57,7 @@ def text(
 
     Methods that learn keep what they learn from prompt to prompt of a kind, and no prompt is repeated in a round.
     """
-    from polydraft.apps.bench.text.rounds import Plan
+    from polydraft.apps.bench.text.plan import Plan
     from polydraft.apps.bench.text.speed import run
 
     run(

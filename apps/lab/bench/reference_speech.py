@@ -11,9 +11,9 @@ import torch
 from polydraft.apps.bench.speech.likeness import Sound
 from polydraft.apps.bench.speech.product import ReferenceSpeech
 from polydraft.apps.bench.speech.references import CODEC, RENDERER, VOCODER, References, TextAndVoice
-from polydraft.apps.bench.speech.word_errors import words_of
 from polydraft.apps.lab.recipes.speech.corpus import flite
 from polydraft.apps.lab.recipes.speech.corpus.data import render_sentence
+from polydraft.apps.measure.word_errors import words_of
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.checks.extras import pip_install
 from polydraft.modalities.speech.codecs import vocoder

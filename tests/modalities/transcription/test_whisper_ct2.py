@@ -489,7 +489,7 @@ def test_published_packages_hear_clear_speech(name: str, tmp_path: Path) -> None
     if missing := [package for package in PUBLISHED[name].packages if find_spec(package) is None]:
         pytest.skip(f"{missing[0]} is not installed; the extra listen brings it")
     from polydraft import generate_speech
-    from polydraft.apps.bench.speech.word_errors import at_recogniser_rate
+    from polydraft.apps.bench.speech.listener import at_recogniser_rate
 
     convert_published(name, tmp_path / "out")
     model = WhisperForConditionalGeneration.from_pretrained(tmp_path / "out", dtype=torch.float32)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, synthesise_texts
-from polydraft.apps.bench.speech.word_errors import words_of
 from polydraft.apps.measure import table
+from polydraft.apps.measure.word_errors import words_of
 from polydraft.modalities.speech.text.reading import normalise_text
 
 LONG = "We sat by the river and " + "talked about the old house near the station and " * 3 + "then it rained."

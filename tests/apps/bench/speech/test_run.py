@@ -14,6 +14,7 @@ from polydraft.apps.bench.speech import run as bench
 from polydraft.apps.bench.speech.intelligibility import Judge
 from polydraft.apps.bench.speech.prose import Passage
 from polydraft.apps.measure import table
+from polydraft.apps.measure.word_errors import WordEdits
 
 from ...command_line import run
 
@@ -62,7 +63,7 @@ def test_audio_is_evaluated_once_by_requested_measures(monkeypatch: pytest.Monke
     assert judge("Good morning.", "slt", sound) is first and lengths == [1600]
     assert first.errors == {"first": 0} and first.distance is None and first.more == {"length": 2.0}
     assert judge("Good evening.", "slt", sound).errors == {"first": 1} and len(lengths) == 2
-    monkeypatch.setattr(intelligibility, "word_errors", lambda wanted, found: 7)
+    monkeypatch.setattr(intelligibility, "count_word_edits", lambda wanted, found: WordEdits(2, substitutions=7))
     assert judge("Good night.", "slt", sound).errors == {"first": 7}
 
 

@@ -7,8 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
+from polydraft.apps.bench.speech.listener import Listener, plain_words
 from polydraft.apps.lab.recipes.speech.corpus.flite import synthesise
+from polydraft.apps.measure.word_errors import count_word_edits
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from polydraft.apps.lab.recipes.speech.corpus.flite import synthesise
     ],
 )
 def test_word_errors_are_minimal_edits(reference: str, transcript: str, errors: int):
-    assert word_errors(plain_words(reference), plain_words(transcript)) == errors
+    assert count_word_edits(plain_words(reference), plain_words(transcript)).errors == errors
 
 
 def test_words_are_compared_normalised_and_without_punctuation():
@@ -33,4 +34,4 @@ def test_words_are_compared_normalised_and_without_punctuation():
 def test_clear_speech_is_transcribed():
     samples, _ = synthesise("She has always lived in the old house.", "rms")
     transcript = Listener().hear(samples.astype(np.float32) / 32768)
-    assert word_errors(plain_words("she has always lived in the old house"), transcript) <= 1
+    assert count_word_edits(plain_words("she has always lived in the old house"), transcript).errors <= 1

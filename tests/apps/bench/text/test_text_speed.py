@@ -14,13 +14,14 @@ import torch
 
 from polydraft.apps.bench.text import contenders, speed
 from polydraft.apps.bench.text.contenders import Engine, LearningMethod, PromptContender, missing_part
+from polydraft.apps.bench.text.plan import Plan
 from polydraft.apps.bench.text.result import TextSetting
-from polydraft.apps.bench.text.rounds import CACHE, Plan, no_cache_folder, time_rounds
 from polydraft.apps.bench.text.speed import split_prompts
 from polydraft.apps.data.text_prompts import KINDS, NUM_PROMPTS, PASSAGE_KINDS, prompt_file, text_prompts
 from polydraft.apps.measure.peers.generate import generate
 from polydraft.apps.measure.peers.llama_cpp import LlamaCpp
 from polydraft.apps.measure.peers.openvino import OpenVINO
+from polydraft.apps.measure.rounds import CACHE, no_cache_folder, time_rounds
 from polydraft.apps.measure.table import PEER
 from polydraft.apps.measure.timing import Run
 from polydraft.core.folders.cache import cache_folder
@@ -92,15 +93,15 @@ def test_rounds_rotate_contenders_and_forget() -> None:
 
         return PromptContender(name, decode, lambda: calls.append(f"-{name}"), learns)
 
-    plan, counting, warming = Plan(2, 2, 8, 2, cold=False), [1, 2], [8, 9]
+    counting, warming = [1, 2], [8, 9]
     pair = [contender("a", learns=True), contender("b", learns=False)]
-    rounds = time_rounds(pair, counting, warming, plan)  # type: ignore[arg-type]
+    rounds = time_rounds(pair, counting, warming, 2, cold=False)  # type: ignore[arg-type]
     assert " ".join(calls) == "-a -b a8 b8 a9 a1 b1 b2 a2 -a -b a8 a9 b1 a1 a2 b2"
     assert {name: [[run.tokens for run in turn] for turn in turns] for name, turns in rounds.items()} == {
         "a": [[1, 2], [1, 2]], "b": [[1, 2], [1, 2]]
     }  # fmt: skip
     calls.clear()
-    time_rounds(pair[:1], counting, warming, replace(plan, cold=True))  # type: ignore[arg-type]
+    time_rounds(pair[:1], counting, warming, 2, cold=True)  # type: ignore[arg-type]
     assert " ".join(calls) == "-a a8 -a a1 -a a2 -a -a a1 -a a2"
 
 

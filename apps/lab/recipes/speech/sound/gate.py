@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors, words_of
+from polydraft.apps.bench.speech.listener import Listener, plain_words
 from polydraft.apps.data.sentences.sentences import held_out_sentences
 from polydraft.apps.lab.bench.reference_speech import render_texts
 from polydraft.apps.lab.recipes.speech.corpus.flite import VOICES
+from polydraft.apps.measure.word_errors import count_word_edits, words_of
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.output import write_text
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
@@ -79,7 +80,8 @@ def measure_word_errors(codec: SpeechCodec, texts: list[str]) -> tuple[dict[str,
                 codec.encode(torch.from_numpy(utterance.audio)[None])[0], VOICES.index(voice)
             ).numpy()
             for name, audio in (("flite", utterance.audio), ("codec", through)):
-                errors_by_voice[name][voice] += word_errors(wanted, listener.hear(np.asarray(audio, np.float32)))
+                transcript = listener.hear(np.asarray(audio, np.float32))
+                errors_by_voice[name][voice] += count_word_edits(wanted, transcript).errors
     return error_rates(errors_by_voice["flite"], words), error_rates(errors_by_voice["codec"], words)
 
 

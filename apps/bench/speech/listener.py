@@ -1,7 +1,6 @@
-"""Word errors of a speech recogniser (pocketsphinx; its American English model ships in its wheel).
+"""Pocketsphinx as a recogniser; its American English model ships in its wheel.
 
-listener = Listener()
-wrong = word_errors(words, listener.hear(audio))
+plain_words("Dr. Jones"), Listener().hear(audio)      # ["doctor", "jones"], and what it understands
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from polydraft.core.errors import PolydraftError
 from polydraft.modalities.speech.result import to_pcm16
-from polydraft.modalities.speech.text.reading import normalise_text
 
 SAMPLE_RATE = 16_000  # Hz, of the recognisers
 HOMOPHONES = {"dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "okay": "ok"}  # as the recogniser writes
@@ -59,15 +57,3 @@ def plain_words(text: str) -> list[str]:
     """Lower-case words without marks."""
     words = re.findall(r"[a-z']+", text.lower())
     return [HOMOPHONES.get(word, word).replace("'", "") for word in words]
-
-
-def words_of(text: str) -> str:
-    """Return `text` as it is read: words, and the marks between them."""
-    return " ".join(word for words in normalise_text(text).undivided_sentences for word in words)
-
-
-def word_errors(wanted: list[str], recognised: list[str]) -> int:
-    """Fewest words to insert, leave out or replace (Levenshtein 1966)."""
-    from rapidfuzz.distance import Levenshtein
-
-    return Levenshtein.distance(wanted, recognised)
