@@ -46,8 +46,8 @@ def transcribe_windows(
 ) -> list[HeardWindow]:
     """Return windows that have been transcribed earlier, and others that are transcribed in `seconds`.
 
-    A text ends where its last timestamp says. Texts that repeat themselves, which transcripts are not made of, and those
-    that leave most of the sound out teach nothing and are dropped.
+    A text ends where its last timestamp says. Texts that repeat themselves, which transcripts are not made of, and
+    those that leave most of the sound out teach nothing and are dropped.
 
     Args:
         pipe (TranscriptionPipeline): pipeline of the target.
@@ -68,7 +68,7 @@ def transcribe_windows(
 
 
 def states_heard(ids: list[int], pipe: TranscriptionPipeline) -> int | None:
-    """Return the encoder's positions up to a little after the last timestamp of a text; None if no timestamp ends it."""
+    """Return the encoder's positions up to a little after the timestamp that ends a text; None if there is none."""
     tokens = pipe.control_tokens
     last = next((token for token in reversed(ids) if token != tokens.end), 0)
     first_timestamp = tokens.first_timestamp
