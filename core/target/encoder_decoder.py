@@ -30,6 +30,11 @@ class EncoderInput:
     states: Tensor | None = field(default=None, repr=False)  # [S, D], the encoder's output
     prompt_states: Tensor | None = field(default=None, repr=False)  # [L, D], the decoder's at the last prompt's ids
 
+    @property
+    def model_kwargs(self) -> dict[str, Any]:
+        """Return the `model_kwargs` of a prompt with this input."""
+        return {ENCODER_INPUT: self}
+
     def release(self) -> None:
         """Drop input and output; no prompt that is still to be prefilled may have them."""
         self.features, self.states, self.prompt_states = self.features[:0].clone(), None, None
