@@ -4,6 +4,7 @@
     build_constraints(model.generation_config, vocab_size, eos_token_ids, device)
     unsupported_fields(model.generation_config)     # logged once, never dropped silently
     length_limits(model.generation_config)          # used where the caller gives no length
+    resolve_eos_token_ids(model.generation_config.eos_token_id, tokenizer, vocab_size, name)
 
 Where transformers has a default for a field, that default holds here too, so that the same file means the same
 sampling as in `generate`.
@@ -151,6 +152,28 @@ def build_constraints(
         forced_last=token_ids(config, "forced_eos_token_id"), suppressed=suppressed,
         begin_suppressed=token_ids(config, "begin_suppress_tokens"),
     )  # fmt: skip
+
+
+def resolve_eos_token_ids(configured: Any, tokenizer: Any, vocab_size: int, name: str) -> frozenset[int]:
+    """Return the ids that end an answer.
+
+    Args:
+        configured (Any): eos_token_id in generation_config.json, one or several; None is the tokenizer's.
+        tokenizer (Any): the model's tokenizer.
+        vocab_size (int): number of token ids.
+        name (str): the model's name, for errors.
+
+    Raises:
+        WeightsError: one is outside the vocabulary.
+    """
+    configured = tokenizer.eos_token_id if configured is None else configured
+    ids = [] if configured is None else configured if isinstance(configured, list) else [configured]
+    if wrong := [id_ for id_ in ids if not isinstance(id_, int) or not 0 <= id_ < vocab_size]:
+        raise WeightsError(
+            f"{name} is said to end with {wrong[0]!r}, and its ids are 0 to {vocab_size - 1}; correct eos_token_id in "
+            "its generation_config.json."
+        )
+    return frozenset(ids)
 
 
 def token_ids(config: Any, name: str) -> list[int]:

@@ -28,9 +28,9 @@ from polydraft.apps.train.evaluation import evaluate_drafter
 from polydraft.apps.train.windows import HeardWindow, prompt_of, transcribe_windows
 from polydraft.core.distillation.distill import STATE_FILE, distil
 from polydraft.core.drafters.heads.ctc import CTCModel
-from polydraft.core.errors import DataUnavailable
+from polydraft.core.errors import DataUnavailable, UnsupportedModel
 from polydraft.modalities.loading import load
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 DRAW, DISTIL, TRY = 0.35, 0.6, 0.05  # of the minutes given
 ROWS = 8  # windows of a step
@@ -68,9 +68,12 @@ def run(
 
     Raises:
         DataUnavailable: there are no recordings.
+        UnsupportedModel: the target has no encoder beside its decoder.
     """
     recordings = find_recordings(data)
-    pipe: TranscriptionPipeline = load(target, modality="transcription")
+    pipe = load(target, modality="transcription")
+    if not isinstance(pipe, WhisperPipeline):
+        raise UnsupportedModel(f"a CTC head reads an encoder's output, which {target} splices in; give a Whisper.")
     samples = out / "samples"
     about = {"target": target, "data": data, "seed": seed}
     check_belongs(samples, about)

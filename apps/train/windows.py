@@ -19,7 +19,7 @@ from polydraft.apps.data.samples import Samples
 from polydraft.core.methods.registry import parse
 from polydraft.core.target.causal import PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
-from polydraft.modalities.transcription.pipeline import THRESHOLDS, TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import THRESHOLDS, WhisperPipeline
 from polydraft.modalities.transcription.segments import TIME_PRECISION, compression_ratio
 
 LEAST_PACE = 1.0  # tokens a second, of texts that leave nothing out
@@ -42,7 +42,7 @@ class HeardWindow:
 
 
 def transcribe_windows(
-    pipe: TranscriptionPipeline, recordings: Sequence[Path], folder: Path, seconds: float
+    pipe: WhisperPipeline, recordings: Sequence[Path], folder: Path, seconds: float
 ) -> list[HeardWindow]:
     """Return windows that have been transcribed earlier, and others that are transcribed in `seconds`.
 
@@ -50,7 +50,7 @@ def transcribe_windows(
     those that leave most of the sound out teach nothing and are dropped.
 
     Args:
-        pipe (TranscriptionPipeline): pipeline of the target.
+        pipe (WhisperPipeline): pipeline of the target.
         recordings (Sequence[Path]): files.
         folder (Path): where windows are kept.
         seconds (float): time for new ones.
@@ -67,7 +67,7 @@ def transcribe_windows(
     return heard
 
 
-def states_heard(ids: list[int], pipe: TranscriptionPipeline) -> int | None:
+def states_heard(ids: list[int], pipe: WhisperPipeline) -> int | None:
     """Return the encoder's positions up to a little after the timestamp that ends a text; None if there is none."""
     tokens = pipe.control_tokens
     last = next((token for token in reversed(ids) if token != tokens.end), 0)
@@ -76,13 +76,13 @@ def states_heard(ids: list[int], pipe: TranscriptionPipeline) -> int | None:
     return None if last < first_timestamp else last - first_timestamp + TRAILING
 
 
-def repeats_itself(ids: list[int], pipe: TranscriptionPipeline) -> bool:
+def repeats_itself(ids: list[int], pipe: WhisperPipeline) -> bool:
     """Return whether a text is one that transcripts are not made of."""
     most = THRESHOLDS.compression_ratio
     return most is not None and compression_ratio(ids, pipe.token_mask.shape[1]) > most
 
 
-def prompt_of(pipe: TranscriptionPipeline, window: HeardWindow) -> PromptInputs:
+def prompt_of(pipe: WhisperPipeline, window: HeardWindow) -> PromptInputs:
     """Return the prompt for the greedy transcript of a window."""
     return PromptInputs(
         (window.prompt,), pipe.context_len - len(window.prompt),

@@ -21,10 +21,10 @@ from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.engine.group import to_client_error
 from polydraft.apps.server.errors import Draining, TooBusy
 from polydraft.apps.ui.kept import Bounds, KeptBySession, session_of
-from polydraft.core.errors import PolydraftError
+from polydraft.core.errors import PolydraftError, UnsupportedModel
 from polydraft.modalities.speech.resampling import Resampler
 from polydraft.modalities.transcription.live import Caption, LiveTranscript
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 from polydraft.modalities.transcription.sound import SAMPLE_RATE, mix_to_mono
 
 MOST_AT_ONCE = 4  # microphones; a transcript takes about a fifth of the second that it is of
@@ -47,11 +47,11 @@ class Microphone:
     """Sound of one microphone and its captions; its methods run on the compute thread.
 
     Args:
-        pipe (TranscriptionPipeline): the model.
+        pipe (WhisperPipeline): the model.
         options (MicrophoneOptions): settings.
     """
 
-    def __init__(self, pipe: TranscriptionPipeline, options: MicrophoneOptions) -> None:
+    def __init__(self, pipe: WhisperPipeline, options: MicrophoneOptions) -> None:
         self.pipe, self.options = pipe, options
         self.resampler = Resampler(options.rate, SAMPLE_RATE)
         self.waiting: list[NDArray[np.float32]] = []  # sound before the language is known
@@ -115,10 +115,13 @@ class LiveCaptions:
             Draining: the engine accepts nothing new.
             TooBusy: too many others are recording.
             UnknownModel: no such model is served.
+            UnsupportedModel: the model writes no times.
         """
         if self.engine.draining:
             raise Draining("the server is about to stop; ask another one, or later.")
         pipe = self.engine.model(options.model, "transcription").pipe
+        if not isinstance(pipe, WhisperPipeline):
+            raise UnsupportedModel(f"{pipe.card.name} writes no times, which live captions need; use a Whisper.")
         self.kept.drop_old()
         others = [entry for entry in self.kept.entries.values() if entry.session != session]
         if len(others) >= self.kept.bounds.total_count:

@@ -71,7 +71,7 @@ def offer(served: Served) -> Offer:
     """Return a model as the page offers it."""
     draws = served.modality == "image"
     grid, reads = (served.pipe.grid, optional_inputs(served.pipe)) if draws else ((0, 0), frozenset[str]())
-    languages = tuple(served.pipe.control_tokens.languages) if served.modality == "transcription" else ()
+    languages = tuple(served.pipe.languages) if served.modality == "transcription" else ()
     return Offer(served.card, served.default_method, served.voices, grid, reads, languages)
 
 

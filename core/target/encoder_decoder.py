@@ -43,6 +43,11 @@ class EncoderInput:
             self.draft = EncoderInput(self.features)
         return self.draft
 
+    @property
+    def model_kwargs(self) -> dict[str, Any]:
+        """Return the `model_kwargs` of a prompt with this input."""
+        return {ENCODER_INPUT: self}
+
     def release(self) -> None:
         """Drop input and output; no prompt that is still to be prefilled may have them."""
         self.features, self.states, self.prompt_states = self.features[:0].clone(), None, None

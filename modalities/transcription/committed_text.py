@@ -1,6 +1,6 @@
 """Text of a window as target passes commit its tokens: which pass committed which text, and between which times.
 
-    text = WindowText(pipe.control_tokens, pipe.decode_text)
+    text = WindowText(pipe.decode_text, num_text_ids=50257, first_timestamp=50364)
     text.push([50364, 634, 390], target_pass=1)
     text.runs(0, 3)                    # (CommittedText(1, 2, " He was"),)
     text.open_segments(offset=30.0)    # [OpenSegment(30.0, None, …)]: no timestamp has ended it yet
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from polydraft.modalities.transcription.segments import TIME_PRECISION
-from polydraft.modalities.transcription.tokens import ControlTokens
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from the bytes of an incomplete character
 
@@ -44,8 +43,9 @@ class OpenSegment:
 class WindowText:
     """Tokens of a window with their text, decoded once each."""
 
-    control_tokens: ControlTokens
     decode_text: Callable[[Sequence[int]], str]
+    num_text_ids: int  # ids below it are text
+    first_timestamp: int  # ids from it on are timestamps
     num_tokens: int = 0
     # position of each run's first token, and the run; timestamps stand between runs
     committed: list[tuple[int, CommittedText]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class WindowText:
 
     def push(self, tokens: Sequence[int], target_pass: int) -> None:
         """Append the tokens that a target pass has committed."""
-        for is_text, group in groupby(tokens, lambda token: token < self.control_tokens.end):
+        for is_text, group in groupby(tokens, lambda token: token < self.num_text_ids):
             ids = list(group)
             if is_text:
                 self._push_text(ids, target_pass)
@@ -77,7 +77,7 @@ class WindowText:
         Args:
             offset (float): seconds of the window's start.
         """
-        first = self.control_tokens.first_timestamp
+        first = self.first_timestamp
         times = [(position, offset + (token - first) * TIME_PRECISION) for position, token in self.timestamps]
         segments, begin, start = list[OpenSegment](), 0, offset
         for position, time in [*times, (self.num_tokens, None)]:
@@ -106,5 +106,5 @@ class WindowText:
             text = self.decode_text(self.pending)
             self.committed.append((position, CommittedText(run.target_pass, run.num_tokens, run.text + text)))
             self.pending = []
-        first = self.control_tokens.first_timestamp
-        self.timestamps += [(self.num_tokens + index, id_) for index, id_ in enumerate(ids) if id_ >= first]
+        timed = ((self.num_tokens + index, id_) for index, id_ in enumerate(ids))
+        self.timestamps += [(position, id_) for position, id_ in timed if id_ >= self.first_timestamp]

@@ -28,7 +28,7 @@ from polydraft.core.folders.readers import read_pretrained
 from polydraft.core.model.decoder import attention_window_fns
 from polydraft.core.sampling.params import MAX_TOKENS, SamplingParams
 from polydraft.core.target.causal import PromptInputs
-from polydraft.modalities.generation_config import LENGTH_FIELDS, length_limits
+from polydraft.modalities.generation_config import LENGTH_FIELDS, length_limits, resolve_eos_token_ids
 from polydraft.modalities.image_io import ImageInput
 from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
@@ -148,7 +148,10 @@ class ChatPipeline(Pipeline):
         self.context_len = min(self.context_len, card.manifest.get("context", self.context_len))
         self.tokenizer = self.processor.tokenizer
         self.encoder = self.build_encoder()
-        self.eos_token_ids = self.resolve_eos_token_ids(self.target_model.generation_config.eos_token_id)
+        self.eos_token_ids = resolve_eos_token_ids(
+            self.target_model.generation_config.eos_token_id, self.tokenizer,
+            self.target_model.config.get_text_config().vocab_size, card.name,
+        )  # fmt: skip
         self.check_tokenizer()
         if not self.is_tested_architecture:
             self.target()
@@ -174,25 +177,6 @@ class ChatPipeline(Pipeline):
         other.reference_tokens = tokenize_reference(self.tokenizer, text)
         other._methods = {}
         return other
-
-    def resolve_eos_token_ids(self, configured: Any) -> frozenset[int]:
-        """Return the ids that end an answer.
-
-        Args:
-            configured (Any): eos_token_id in generation_config.json, one or several; None is the tokenizer's.
-
-        Raises:
-            WeightsError: one is outside the vocabulary.
-        """
-        configured = self.tokenizer.eos_token_id if configured is None else configured
-        ids = [] if configured is None else configured if isinstance(configured, list) else [configured]
-        vocab_size = self.target_model.config.get_text_config().vocab_size
-        if wrong := [id_ for id_ in ids if not isinstance(id_, int) or not 0 <= id_ < vocab_size]:
-            raise WeightsError(
-                f"{self.card.name} is said to end with {wrong[0]!r}, and its ids are 0 to {vocab_size - 1}; "
-                "correct eos_token_id in its generation_config.json."
-            )
-        return frozenset(ids)
 
     def build_encoder(self) -> ConversationEncoder:
         """Build the encoder of conversations, once processor and context are known."""

@@ -20,7 +20,7 @@ from polydraft.apps.measure.table import PEER, PLAIN
 from polydraft.apps.measure.transcription import LabelledRecording, Stopwatch, TranscriptionRun, timed_forward
 from polydraft.core.checks.extras import EXTRAS, pip_install
 from polydraft.modalities.pipeline import Pipeline
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 from polydraft.modalities.transcription.request import TranscriptionStream
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
 
@@ -31,14 +31,14 @@ class TranscriptionMethod(RenewableMethod):
     """Decoding method of a pipeline that transcribes recordings, and learns from one to the next until it is renewed.
 
     Args:
-        pipe (TranscriptionPipeline): The model.
+        pipe (WhisperPipeline): The model.
         name (str): Name of the method.
         options (SpeechOptions): Conditions.
     """
 
-    pipe: TranscriptionPipeline
+    pipe: WhisperPipeline
 
-    def __init__(self, pipe: TranscriptionPipeline, name: str, options: SpeechOptions) -> None:
+    def __init__(self, pipe: WhisperPipeline, name: str, options: SpeechOptions) -> None:
         super().__init__(pipe, name)
         self.options = options
 
@@ -64,25 +64,25 @@ class TranscriptionMethod(RenewableMethod):
         )  # fmt: skip
 
 
-def method_contenders(pipe: TranscriptionPipeline, names: list[str], options: SpeechOptions) -> list[SpeechContender]:
+def method_contenders(pipe: WhisperPipeline, names: list[str], options: SpeechOptions) -> list[SpeechContender]:
     """Return a contender for every named method."""
     methods = {name: TranscriptionMethod(pipe, name, options) for name in names}
     return [SpeechContender(name, each.decode, each.renew, learns=name != PLAIN) for name, each in methods.items()]
 
 
-def generate_contender(pipe: TranscriptionPipeline, options: SpeechOptions) -> SpeechContender:
+def generate_contender(pipe: WhisperPipeline, options: SpeechOptions) -> SpeechContender:
     """Return transformers' `generate` on a copy of the pipeline's weights."""
     return SpeechContender(PEER, WhisperGenerate(pipe, untouched(pipe), options).decode)
 
 
 @contextmanager
 def faster_whisper_contender(
-    pipe: TranscriptionPipeline, options: SpeechOptions, trial: LabelledRecording, compute_type: str | None
+    pipe: WhisperPipeline, options: SpeechOptions, trial: LabelledRecording, compute_type: str | None
 ) -> Iterator[tuple[SpeechContender | None, str]]:
     """Yield faster-whisper on the pipeline's weights, or None and why it is left out.
 
     Args:
-        pipe (TranscriptionPipeline): Whose weights it has.
+        pipe (WhisperPipeline): Whose weights it has.
         options (SpeechOptions): Conditions.
         trial (LabelledRecording): That it is tried on.
         compute_type (str | None): Type that it computes in; None is the one that it is fastest in here.

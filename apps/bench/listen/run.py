@@ -37,7 +37,7 @@ from polydraft.apps.terminal.terminal import note
 from polydraft.core.checks.extras import require
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.loading import load
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline, parse_temperatures
+from polydraft.modalities.transcription.pipeline import WhisperPipeline, parse_temperatures
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
 
 METHODS = "auto,history,suffix,recycling"  # that need no trained drafter
@@ -65,7 +65,7 @@ def run(
     recordings = choose_recordings(data, limit, warm_ups)
     if any(recording.text is not None for recording in recordings):
         require("rapidfuzz", "counting word errors")
-    pipe: TranscriptionPipeline = load(model, drafter=drafter, modality="transcription", device=device, dtype=dtype)
+    pipe: WhisperPipeline = load(model, drafter=drafter, modality="transcription", device=device, dtype=dtype)
     code = pipe.control_tokens.check_language(language, pipe.card.name) or "en"
     options = SpeechOptions(code, timestamps, heats)
     names = asked_for(methods or default_methods(pipe), pipe)
@@ -113,7 +113,7 @@ def choose_recordings(data: str | None, limit: int | None, warm_ups: int) -> lis
     return recordings
 
 
-def default_methods(pipe: TranscriptionPipeline) -> str:
+def default_methods(pipe: WhisperPipeline) -> str:
     """Return drafters without training, and those of trained networks that the model has."""
     trained = [name for kind in pipe.card.drafters for name in pipe.registry.tuned_methods(kind)]
     return ",".join([METHODS, *trained])

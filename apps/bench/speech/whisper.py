@@ -15,7 +15,7 @@ from polydraft.apps.bench.speech.listener import plain_words
 from polydraft.apps.measure.word_errors import words_of
 from polydraft.core.errors import PromptError
 from polydraft.modalities.loading import load
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 MODEL = "whisper-base"
 CLOCK = re.compile(r"\b(\d{1,2})[.:]?(\d\d) ?([ap])\.?m\b\.?", re.IGNORECASE)  # Whisper writes 430pm and 11.30 pm
@@ -31,7 +31,7 @@ class Whisper:
     """
 
     def __init__(self, model: str = MODEL) -> None:
-        self.pipe: TranscriptionPipeline = load(model, modality="transcription", dtype="float32")
+        self.pipe: WhisperPipeline = load(model, modality="transcription", dtype="float32")
 
     def hear(self, audio: NDArray[np.float32], sample_rate: int) -> list[str]:
         """Return the words understood."""

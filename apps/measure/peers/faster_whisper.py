@@ -20,7 +20,7 @@ import torch
 from polydraft.apps.measure.peers.whisper import SpeechOptions
 from polydraft.apps.measure.transcription import LabelledRecording, Stopwatch, TranscriptionRun
 from polydraft.modalities.transcription.features import PREPROCESSOR
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 PACKAGE, NAME = "faster_whisper", "faster-whisper"
 COMPUTE_TYPES = ("int8", "int8_bfloat16", "bfloat16", "float16", "float32")  # that may be the fastest of a machine
@@ -78,7 +78,7 @@ class FasterWhisper:
 
 
 @contextmanager
-def converted(pipe: TranscriptionPipeline) -> Iterator[Path]:
+def converted(pipe: WhisperPipeline) -> Iterator[Path]:
     """Yield a temporary folder with a pipeline's weights in CTranslate2's form, in the type they are stored in."""
     from ctranslate2.converters import TransformersConverter
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, WhisperFeatureExtractor
 
 from polydraft.apps.measure.timing import settle
 from polydraft.apps.measure.transcription import LabelledRecording, Stopwatch, TranscriptionRun, timed_forward
-from polydraft.modalities.transcription.pipeline import THRESHOLDS, TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import THRESHOLDS, WhisperPipeline
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
 
 
@@ -32,12 +32,12 @@ class WhisperGenerate:
     """transformers' Whisper, recording by recording.
 
     Args:
-        pipe (TranscriptionPipeline): Whose weights it has.
+        pipe (WhisperPipeline): Whose weights it has.
         model (PreTrainedModel): The weights, loaded by transformers alone.
         options (SpeechOptions): Conditions.
     """
 
-    def __init__(self, pipe: TranscriptionPipeline, model: PreTrainedModel, options: SpeechOptions) -> None:
+    def __init__(self, pipe: WhisperPipeline, model: PreTrainedModel, options: SpeechOptions) -> None:
         self.pipe, self.model, self.options = pipe, cast(Any, model), options
         self.window_samples = pipe.log_mel.chunk_samples
 

@@ -16,7 +16,7 @@ from polydraft.apps.ui.live import LONGEST_PIECE, LiveCaptions, Microphone, Micr
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.result import to_pcm16
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 from ...modalities.transcription.tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
 
@@ -25,8 +25,8 @@ PIECES = [to_pcm16(SOUND[start : start + 12_000]) for start in range(0, len(SOUN
 
 
 @pytest.fixture(scope="module")
-def pipe(tmp_path_factory: pytest.TempPathFactory) -> TranscriptionPipeline:
-    loaded: TranscriptionPipeline = load(write_tiny_whisper(tmp_path_factory.mktemp("whisper")), dtype="float32")
+def pipe(tmp_path_factory: pytest.TempPathFactory) -> WhisperPipeline:
+    loaded: WhisperPipeline = load(write_tiny_whisper(tmp_path_factory.mktemp("whisper")), dtype="float32")
     return loaded
 
 
@@ -62,7 +62,7 @@ def post(captions: LiveCaptions, *requests: tuple[str, dict[str, Any]]) -> list[
     return asyncio.run(send())
 
 
-def test_captions_equal_those_of_the_pipeline(pipe: TranscriptionPipeline) -> None:
+def test_captions_equal_those_of_the_pipeline(pipe: WhisperPipeline) -> None:
     microphone = Microphone(pipe, MicrophoneOptions(language="de"))
     given = [microphone.hear(piece) for piece in PIECES] + microphone.finish()
     transcript = pipe.live_transcript(language="de")
@@ -72,7 +72,7 @@ def test_captions_equal_those_of_the_pipeline(pipe: TranscriptionPipeline) -> No
     assert any(each.final for each in wanted) and sum(each.stats.target_passes for each in wanted) > 3
 
 
-def test_language_is_detected_after_some_sound(pipe: TranscriptionPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_language_is_detected_after_some_sound(pipe: WhisperPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     microphone = Microphone(pipe, MicrophoneOptions())
     monkeypatch.setattr(microphone, "detect", lambda sound: "fr")
     early = [microphone.hear(piece) for piece in PIECES[:2]]
@@ -80,19 +80,19 @@ def test_language_is_detected_after_some_sound(pipe: TranscriptionPipeline, monk
     assert microphone.transcript is not None and microphone.transcript.options.language == "fr"
 
 
-def test_short_sound_is_transcribed_at_its_end(pipe: TranscriptionPipeline) -> None:
+def test_short_sound_is_transcribed_at_its_end(pipe: WhisperPipeline) -> None:
     microphone = Microphone(pipe, MicrophoneOptions())
     assert microphone.hear(PIECES[0]) is None
     assert "".join(each.final for each in microphone.finish())
 
 
-def test_other_rates_are_converted(pipe: TranscriptionPipeline) -> None:
+def test_other_rates_are_converted(pipe: WhisperPipeline) -> None:
     microphone = Microphone(pipe, MicrophoneOptions(language="en", rate=3 * SAMPLE_RATE))
     caption = microphone.hear(to_pcm16(np.repeat(SOUND[:SAMPLE_RATE], 3)))
     assert caption is not None and caption.seconds == pytest.approx(1.0, abs=0.05)  # The resampler waits for more.
 
 
-def test_captions_come_over_http(pipe: TranscriptionPipeline) -> None:
+def test_captions_come_over_http(pipe: WhisperPipeline) -> None:
     captions = LiveCaptions(StubEngine(pipe))  # type: ignore[arg-type]
     opened, first, second, end, gone = post(
         captions, ("/live", {"json": {"language": "en"}}), ("/live/{}", {"content": PIECES[0]}),
@@ -103,7 +103,7 @@ def test_captions_come_over_http(pipe: TranscriptionPipeline) -> None:
     assert text and end.json()["tentative"] == "" and captions.kept.entries == {}
 
 
-def test_refused_captions_are_one_sentence(pipe: TranscriptionPipeline) -> None:
+def test_refused_captions_are_one_sentence(pipe: WhisperPipeline) -> None:
     captions = LiveCaptions(StubEngine(pipe))  # type: ignore[arg-type]
     _, unknown, ended = post(
         captions, ("/live", {"json": {"language": "Klingon"}}), ("/live/{}", {"content": PIECES[0]}),
@@ -117,7 +117,7 @@ def test_refused_captions_are_one_sentence(pipe: TranscriptionPipeline) -> None:
     assert (long.status_code, odd.status_code) == (413, 422)
 
 
-def test_microphones_at_once_are_bounded(pipe: TranscriptionPipeline) -> None:
+def test_microphones_at_once_are_bounded(pipe: WhisperPipeline) -> None:
     async def begin() -> None:
         captions = LiveCaptions(StubEngine(pipe))  # type: ignore[arg-type]
         most = captions.kept.bounds.total_count
@@ -130,14 +130,14 @@ def test_microphones_at_once_are_bounded(pipe: TranscriptionPipeline) -> None:
     asyncio.run(begin())
 
 
-def test_draining_server_opens_no_captions(pipe: TranscriptionPipeline) -> None:
+def test_draining_server_opens_no_captions(pipe: WhisperPipeline) -> None:
     engine: Any = StubEngine(pipe)
     engine.draining = True
     [answer] = post(LiveCaptions(engine), ("/live", {"json": {}}))
     assert answer.status_code == 503 and "about to stop" in answer.text
 
 
-def test_failing_captions_forget_the_microphone(pipe: TranscriptionPipeline) -> None:
+def test_failing_captions_forget_the_microphone(pipe: WhisperPipeline) -> None:
     class FailingEngine(StubEngine):
         async def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
             raise InvalidArgument("the sound is no sound; send another.")

@@ -20,7 +20,7 @@ def decode_bytes(ids: Sequence[int]) -> str:
 
 def window_text(*passes: list[int]) -> WindowText:
     """Return the text of a window whose passes, from 3 on, committed these ids."""
-    text = WindowText(TOKENS, decode_bytes)
+    text = WindowText(decode_bytes, END, FIRST)
     for number, ids in enumerate(passes, 3):
         text.push(ids, number)
     return text
@@ -45,7 +45,7 @@ def test_divided_characters_belong_to_the_completing_pass() -> None:
 
 @given(st.text(max_size=20), st.lists(st.integers(1, 4), min_size=30))
 def test_runs_joined_are_the_text(written: str, sizes: list[int]) -> None:
-    ids, text, position = list(written.encode("utf-8", "replace")), WindowText(TOKENS, decode_bytes), 0
+    ids, text, position = list(written.encode("utf-8", "replace")), WindowText(decode_bytes, END, FIRST), 0
     for number, size in enumerate(sizes, 1):
         text.push(ids[position : position + size], number)
         position += size

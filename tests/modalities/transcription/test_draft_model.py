@@ -21,7 +21,7 @@ from polydraft.modalities import model_card
 from polydraft.modalities.loading import load
 from polydraft.modalities.packaged import PackagedModel
 from polydraft.modalities.transcription.draft_model import DraftPrompts
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 from polydraft.modalities.transcription.tokens import ControlTokens
 
 from .test_pipeline import NEVER_GOOD, finish
@@ -50,7 +50,7 @@ def open_pipe(folders: dict[str, Path], drafter: str, target: str = "target", dt
     return load_once(folders[target], folders[drafter], dtype)
 
 
-def draft_model_of(pipe: TranscriptionPipeline) -> EncoderDecoderDraftModel:
+def draft_model_of(pipe: WhisperPipeline) -> EncoderDecoderDraftModel:
     draft_model: EncoderDecoderDraftModel = pipe.drafter("lm")
     return draft_model
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.loading import load
 from polydraft.modalities.transcription.live import Caption, LiveOptions, LiveTranscript
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 from .tiny_whisper import tone, write_tiny_whisper
 
 
 @pytest.fixture(scope="module")
-def pipe(tmp_path_factory: pytest.TempPathFactory) -> TranscriptionPipeline:
-    loaded: TranscriptionPipeline = load(write_tiny_whisper(tmp_path_factory.mktemp("whisper")), dtype="float32")
+def pipe(tmp_path_factory: pytest.TempPathFactory) -> WhisperPipeline:
+    loaded: WhisperPipeline = load(write_tiny_whisper(tmp_path_factory.mktemp("whisper")), dtype="float32")
     return loaded
 
 
@@ -29,7 +29,7 @@ def chunks(seconds: float, size: int = 700) -> Iterator[NDArray[np.float32]]:
         yield sound[start : start + size]
 
 
-def captions(pipe: TranscriptionPipeline, seconds: float, size: int = 700, **options: object) -> list[Caption]:
+def captions(pipe: WhisperPipeline, seconds: float, size: int = 700, **options: object) -> list[Caption]:
     return list(pipe.listen(chunks(seconds, size), language="en", interval=0.25, **options))  # type: ignore[arg-type]
 
 
@@ -48,7 +48,7 @@ def test_captions_do_not_depend_on_chunks(pipe):
         assert [each.final for each in captions(pipe, 3.0, size)] == [each.final for each in whole]
 
 
-def build_live(pipe: TranscriptionPipeline, transcripts: list[list[int]], monkeypatch) -> LiveTranscript:
+def build_live(pipe: WhisperPipeline, transcripts: list[list[int]], monkeypatch) -> LiveTranscript:
     """Return a live transcript whose windows have the given transcripts, one after the other."""
     live = LiveTranscript(pipe, pipe.method(pipe.parse_method("ar")), LiveOptions("en", "transcribe", 0.25, 0))
     coming = iter(transcripts)

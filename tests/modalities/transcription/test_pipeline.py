@@ -17,7 +17,7 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from polydraft.core.errors import InvalidArgument, PolydraftError, PromptError
 from polydraft.modalities.loading import load
 from polydraft.modalities.request import BatchScheduler
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 from polydraft.modalities.transcription.result import Transcription
 from polydraft.modalities.transcription.segments import QualityThresholds
 
@@ -33,8 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pipe(folder: Path) -> TranscriptionPipeline:
-    loaded: TranscriptionPipeline = load(folder, dtype="float32")
+def pipe(folder: Path) -> WhisperPipeline:
+    loaded: WhisperPipeline = load(folder, dtype="float32")
     return loaded
 
 

@@ -27,7 +27,7 @@ from polydraft.apps.measure.word_errors import text_normaliser
 from polydraft.core.errors import DataUnavailable, InvalidArgument
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import load
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 from ....modalities.transcription.tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
 from ...command_line import assert_refused, run
@@ -97,7 +97,7 @@ def test_violated_guarantee_fails_the_run(folder: Path, data: Path, monkeypatch:
 def test_renewed_method_transcribes_as_the_first_time(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TranscriptionPipeline, "node_budget", lambda *_: None)  # which follows the clock
+    monkeypatch.setattr(WhisperPipeline, "node_budget", lambda *_: None)  # which follows the clock
     method = TranscriptionMethod(load(folder, dtype="float32"), name, OPTIONS)
     recording = LabelledRecording("tone", tone(4.5, 3), None)
     first, second = method.decode(recording), method.decode(recording)
