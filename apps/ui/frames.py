@@ -52,6 +52,11 @@ class Frame:
     open_segments: Sequence[OpenSegment] = ()
     result: Any = None
 
+    @property
+    def all_segments(self) -> list[Segment | OpenSegment]:
+        """Return the segments of a transcript, those that may change at its end."""
+        return [*self.segments, *self.open_segments]
+
 
 async def frames(
     engine: ServerEngine, modality: str, arguments: dict[str, Any], model: str | None = None

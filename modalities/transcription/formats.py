@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from polydraft.core.checks.arguments import to_integer, to_optional
 
 if TYPE_CHECKING:
+    from polydraft.modalities.transcription.committed_text import OpenSegment
     from polydraft.modalities.transcription.result import Segment, Word
 
 
@@ -113,7 +114,7 @@ def format_time(milliseconds: int, mark: str, with_hours: bool) -> str:
     return f"{hours:02d}:{text}" if hours or with_hours else text
 
 
-def to_txt(segments: Sequence[Segment]) -> str:
+def to_txt(segments: Sequence[Segment | OpenSegment]) -> str:
     """Return the text, one segment a line."""
     lines = (join_lines(segment.text) for segment in segments)
     return "".join(f"{line}\n" for line in lines if line)

@@ -74,7 +74,7 @@ def tab(at: Desk) -> None:
     record = gr.JSON(visible=False)
 
     async def compare(
-        kind: str, prompt: str, image: str | None, seed: int, method: str, sound: ChosenSound | None
+        kind: str, prompt: str, image: str | None, seed: int, method: str, sound: ChosenSound | None = None
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         try:
             if kind not in at.offers:
@@ -154,8 +154,7 @@ class Lane:
         if self.drawing is not None:
             return self.drawing.strip(frame)
         if self.kind == "transcription":
-            segments = [*frame.segments, *frame.open_segments]
-            return transcript(segments, is_going=frame.result is None, is_timed=False)
+            return transcript(frame.all_segments, is_going=frame.result is None, is_timed=False)
         return answer(frame.pieces, going=frame.result is None)
 
     def html(self, won: bool) -> str:

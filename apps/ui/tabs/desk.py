@@ -77,11 +77,15 @@ class Desk:
     sound_limits: SoundLimits = SoundLimits()
     links: dict[str, dict[str, Any]] = field(default_factory=dict)  # controls that a link restores, by tab and name
 
-    def frames(self, modality: str, model: str | None = None, **arguments: Any) -> AsyncIterator[Frame]:
-        """Return the frames of a request, after a check of its text's length."""
+    def frames(self, modality: str, **arguments: Any) -> AsyncIterator[Frame]:
+        """Return the frames of a request to the first model of a modality, after a check of its text's length."""
         if modality in LONGEST:
             check_length(*LONGEST[modality], arguments)
-        return frames(self.engine, modality, arguments, model)
+        return frames(self.engine, modality, arguments)
+
+    def transcript_frames(self, model: str, **arguments: Any) -> AsyncIterator[Frame]:
+        """Return the frames of a transcription by one of the models that listen."""
+        return frames(self.engine, "transcription", arguments, model)
 
 
 def check_length(name: str, longest: int, arguments: Mapping[str, Any]) -> None:

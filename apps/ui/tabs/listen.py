@@ -157,12 +157,12 @@ class TranscriptStage:
         """Return the frames of the request; raises PromptError where there is no recording."""
         check_length("initial_prompt", LONGEST_PROMPT, {"initial_prompt": ""} | self.given)
         audio = open_recording(self.sound, at.sound_limits.max_seconds, self.envelope.add)
-        return at.frames("transcription", self.model, audio=audio, **self.given)
+        return at.transcript_frames(self.model, audio=audio, **self.given)
 
     def strip(self, frame: Frame) -> str:
         """Return wave and transcript so far."""
         self.last_frame = frame
-        segments, is_going = [*frame.segments, *frame.open_segments], frame.result is None
+        segments, is_going = frame.all_segments, frame.result is None
         length = frame.length or self.envelope.seconds
         if not length:
             return stage.empty("transcription", "Reading the recording …")
@@ -198,7 +198,7 @@ class TranscriptStage:
 
     def partial(self, hidden: bool) -> str:
         """Return the button that saves the text so far; "" where there is none."""
-        text = to_txt([*self.last_frame.segments, *self.last_frame.open_segments])
+        text = to_txt(self.last_frame.all_segments)
         stem = Path(self.sound.name).stem if self.sound else "recording"
         return stage.partial_result(("Save TXT", data_url(text, ".txt"), f"{stem}.txt"), hidden) if text else ""
 

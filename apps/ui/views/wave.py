@@ -15,7 +15,7 @@ from polydraft.modalities.transcription.committed_text import CommittedText, Ope
 from polydraft.modalities.transcription.result import Segment
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
 
-BIN = SAMPLE_RATE // 100  # samples of one loudness
+BIN = SAMPLE_RATE // 200  # samples of one peak
 LINES_PER_SECOND, FEWEST_LINES, MOST_LINES = 5, 180, 3000  # vertical lines that the wave is drawn with
 SMALLEST_PEAK = 0.02  # what is softer all along is drawn as silence
 SECONDS_PER_LETTER = 0.06  # of a segment whose end is not known yet
@@ -26,33 +26,47 @@ class Envelope:
     """Loudness of a recording that is being read; one thread adds, another draws."""
 
     def __init__(self) -> None:
-        self.peaks: list[float] = []
-        self.rest: NDArray[np.float32] = np.zeros(0, np.float32)
+        self.parts: list[NDArray[np.float32]] = []  # peaks
+        self.rest: NDArray[np.float32] = np.zeros(0, np.float32)  # samples that fill no bin
+        self.drawn = (0, "")  # number of parts of the last path, and the path
+
+    @property
+    def peaks(self) -> NDArray[np.float32]:
+        """Return the largest absolute sample of every bin, `[N]`."""
+        return np.concatenate([np.zeros(0, np.float32), *self.parts])
 
     @property
     def seconds(self) -> float:
-        return len(self.peaks) * BIN / SAMPLE_RATE
+        return sum(map(len, self.parts)) * BIN / SAMPLE_RATE
 
     def add(self, samples: NDArray[np.float32]) -> None:
         """Append sound `[S]` at 16 kHz."""
         samples = np.concatenate([self.rest, samples])
         count = len(samples) // BIN
-        self.peaks += np.abs(samples[: count * BIN]).reshape(count, BIN).max(1, initial=0.0).tolist()
+        self.parts.append(np.abs(samples[: count * BIN]).reshape(count, BIN).max(1, initial=0.0))
         self.rest = samples[count * BIN :]
 
     def path(self) -> str:
         """Return the SVG path of the wave: vertical lines around 50, with a second as the unit of width."""
-        peaks = np.asarray(self.peaks, np.float32)
-        if not len(peaks):
-            return ""
-        count = min(len(peaks), MOST_LINES, max(FEWEST_LINES, round(LINES_PER_SECOND * self.seconds)))
-        edges = np.linspace(0, len(peaks), count + 1).astype(int)
-        tops = np.maximum.reduceat(peaks, edges[:-1])
-        heights = 44 * (tops / max(float(tops.max()), SMALLEST_PEAK)) ** 0.75
-        width = self.seconds / count
-        return "".join(
-            f"M{(index + 0.5) * width:.2f} {50 - height:.1f}V{50 + height:.1f}" for index, height in enumerate(heights)
-        )
+        num_parts = len(self.parts)
+        if num_parts > self.drawn[0]:
+            self.drawn = num_parts, draw_peaks(np.concatenate(self.parts[:num_parts]))
+        return self.drawn[1]
+
+
+def draw_peaks(peaks: NDArray[np.float32]) -> str:
+    """Return the SVG path of peaks `[N]`."""
+    if not len(peaks):
+        return ""
+    seconds = len(peaks) * BIN / SAMPLE_RATE
+    count = min(len(peaks), MOST_LINES, max(FEWEST_LINES, round(LINES_PER_SECOND * seconds)))
+    edges = np.linspace(0, len(peaks), count + 1).astype(int)
+    tops = np.maximum.reduceat(peaks, edges[:-1])
+    heights = 44 * (tops / max(float(tops.max()), SMALLEST_PEAK)) ** 0.75
+    width = seconds / count
+    return "".join(
+        f"M{(index + 0.5) * width:.2f} {50 - height:.1f}V{50 + height:.1f}" for index, height in enumerate(heights)
+    )
 
 
 class TimedRun(NamedTuple):

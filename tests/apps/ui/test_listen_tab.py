@@ -27,7 +27,7 @@ from polydraft.apps.ui.tabs.desk import Desk
 from polydraft.apps.ui.tabs.listen import TranscriptStage, files, language_names
 from polydraft.apps.ui.upload import ChosenSound, open_recording, upload_folder
 from polydraft.apps.ui.views.transcript import clock_time, transcript
-from polydraft.apps.ui.views.wave import MOST_TITLES, Envelope, band, timed_runs, wave
+from polydraft.apps.ui.views.wave import BIN, MOST_TITLES, Envelope, band, timed_runs, wave
 from polydraft.core.errors import PromptError
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.transcription.committed_text import CommittedText, OpenSegment
@@ -52,8 +52,8 @@ def test_envelope_in_pieces_equals_whole() -> None:
     whole.add(sound)
     for start in range(0, len(sound), 777):
         pieces.add(sound[start : start + 777])
-    assert whole.peaks == pieces.peaks and whole.path() == pieces.path()
-    assert whole.seconds == pytest.approx(3.0) and whole.peaks[7] == np.abs(sound[7 * 160 : 8 * 160]).max()
+    assert np.array_equal(whole.peaks, pieces.peaks) and whole.path() == pieces.path()
+    assert whole.seconds == pytest.approx(3.0) and whole.peaks[7] == np.abs(sound[7 * BIN : 8 * BIN]).max()
 
 
 def test_envelope_path_spans_the_sound() -> None:

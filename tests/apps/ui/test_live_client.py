@@ -91,7 +91,7 @@ def test_listen_refusals_are_one_sentence(client: Any, tmp_path: Path) -> None:
     for inputs, words in (
         ((None, *options, ""), "there is no sound yet"), ((broken, *options, ""), "is no sound of a known format"),
         ((empty, *options, ""), "sound"), ((talk, *options, "x" * 10_001), "10,001 characters"),
-        ((talk, LISTENING, "xx", "transcribe", "ar", True, ""), "xx"),
+        ((talk, LISTENING, "auto", "transcribe", "no-such-way", True, ""), "method 'no-such-way' is unknown"),
     ):  # fmt: skip
         html, known = last(client, *inputs, api_name="/listen")
         assert words in known["error"] and known["error"].endswith(".") and str(tmp_path) not in known["error"], known
