@@ -42,13 +42,19 @@ PIPELINES = {
     "image": ("polydraft.modalities.image.pipeline", "ImagePipeline"),
     "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
     "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
-    "transcription": ("polydraft.modalities.transcription.pipeline", "TranscriptionPipeline"),
+    "transcription": ("polydraft.modalities.transcription.pipeline", "WhisperPipeline"),
 }
 TEXT_PIPELINE = ("polydraft.modalities.text.pipeline", "TextPipeline")
 LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
 FAMILY_PIPELINES = {  # of families whose pipeline is not their modality's
     "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
     "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
+    **dict.fromkeys(
+        (
+            "voxtral", "qwen2_audio", "qwen3_asr", "glmasr", "granite_speech", "granite_speech_plus", "audioflamingo3",
+        ),
+        ("polydraft.modalities.transcription.spliced", "SplicedPipeline"),
+    ),
 }
 AUTO = "auto"  # default method of models without a known best one: it measures all drafters, given ones too
 SHAPE_FIELDS = ("hidden_size", "num_hidden_layers")  # of a target's configuration, which drafters on its states share

@@ -167,7 +167,7 @@ def result_of(call: ast.Call, names: dict[str, Any]) -> Any:
         module, pipeline = {
             "image": ("image.pipeline", "ImagePipeline"), "speech": ("speech.pipeline", "SpeechPipeline"),
             "vlm": ("vlm.pipeline", "VLMPipeline"),
-            "transcription": ("transcription.pipeline", "TranscriptionPipeline"),
+            "transcription": ("transcription.pipeline", "WhisperPipeline"),
         }[modality]  # fmt: skip
         kind = getattr(import_module(f"polydraft.modalities.{module}"), pipeline)
         return kind.__new__(kind)

@@ -82,8 +82,8 @@ def transcribe(
     ] = "transcribe",
     translate: Annotated[bool, typer.Option("--translate", help="The same as --task translate.")] = False,
     timestamps: Annotated[
-        bool, typer.Option(help="Times of segments; of recordings longer than 30 s they are always there.")
-    ] = True,
+        bool | None, typer.Option(help="Times of segments; Whisper's of more than 30 s always have them.")
+    ] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Text before the recording, such as names that occur in it.")
     ] = None,

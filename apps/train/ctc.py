@@ -30,14 +30,14 @@ from polydraft.apps.train.evaluation import evaluate_drafter
 from polydraft.core.decode import decode, start_batch
 from polydraft.core.distillation.distill import distil
 from polydraft.core.drafters.heads.ctc import CTCModel
-from polydraft.core.errors import DataUnavailable, PromptError
+from polydraft.core.errors import DataUnavailable, PromptError, UnsupportedModel
 from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.methods.registry import parse
 from polydraft.core.target.causal import PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
 from polydraft.modalities.loading import load
 from polydraft.modalities.output import write_tensors
-from polydraft.modalities.transcription.pipeline import THRESHOLDS, TranscriptionPipeline
+from polydraft.modalities.transcription.pipeline import THRESHOLDS, WhisperPipeline
 from polydraft.modalities.transcription.segments import compression_ratio
 
 DRAW, DISTIL, TRY = 0.35, 0.6, 0.05  # of the minutes given
@@ -83,9 +83,12 @@ def run(
 
     Raises:
         DataUnavailable: there are no recordings.
+        UnsupportedModel: the target has no encoder beside its decoder.
     """
     recordings = find_recordings(data)
-    pipe: TranscriptionPipeline = load(target, modality="transcription")
+    pipe = load(target, modality="transcription")
+    if not isinstance(pipe, WhisperPipeline):
+        raise UnsupportedModel(f"a CTC head reads an encoder's output, which {target} splices in; give a Whisper.")
     samples = out / "samples"
     about = {"target": target, "data": data, "seed": seed}
     check_belongs(samples, about)
@@ -136,7 +139,7 @@ def find_recordings(data: str | None) -> list[Path]:
 
 
 def transcribe_windows(
-    pipe: TranscriptionPipeline, recordings: list[Path], samples: Path, seconds: float
+    pipe: WhisperPipeline, recordings: list[Path], samples: Path, seconds: float
 ) -> list[HeardWindow]:
     """Return windows that have been transcribed earlier, and others that are transcribed in `seconds`."""
     files = sorted(samples.glob("*.safetensors"))
@@ -160,13 +163,13 @@ def transcribe_windows(
     return heard
 
 
-def repeats_itself(ids: list[int], pipe: TranscriptionPipeline) -> bool:
+def repeats_itself(ids: list[int], pipe: WhisperPipeline) -> bool:
     """Return whether a text is one that transcripts are not made of."""
     most = THRESHOLDS.compression_ratio
     return most is not None and compression_ratio(ids, pipe.token_mask.shape[1]) > most
 
 
-def encoder_inputs(pipe: TranscriptionPipeline, recordings: list[Path], skip: int) -> Iterator[EncoderInput]:
+def encoder_inputs(pipe: WhisperPipeline, recordings: list[Path], skip: int) -> Iterator[EncoderInput]:
     """Yield the windows of recordings one after the other, without the first `skip`; what is no sound is noted."""
     for file in recordings:
         try:
@@ -182,7 +185,7 @@ def encoder_inputs(pipe: TranscriptionPipeline, recordings: list[Path], skip: in
                 yield pipe.encoder_input(features, first, min(pipe.window_frames, features.num_frames - first))
 
 
-def prompt_of(pipe: TranscriptionPipeline, window: EncoderInput | HeardWindow) -> PromptInputs:
+def prompt_of(pipe: WhisperPipeline, window: EncoderInput | HeardWindow) -> PromptInputs:
     """Return the prompt for a greedy transcript of a window without timestamps."""
     given = EncoderInput(torch.empty(0), window.states) if isinstance(window, HeardWindow) else window
     ids = pipe.sample_prompts()[0].branch_token_ids

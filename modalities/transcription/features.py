@@ -169,9 +169,14 @@ class LogMelStream:
         self._file: Any = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115 - `close` closes it
 
     @property
+    def sample_rate(self) -> int:
+        """Return the rate of the sound, in Hz."""
+        return self.settings.sample_rate
+
+    @property
     def duration(self) -> float:
         """Return the seconds of sound so far."""
-        return self.num_samples / self.settings.sample_rate
+        return self.num_samples / self.sample_rate
 
     @property
     def num_frames(self) -> int:

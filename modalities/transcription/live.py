@@ -26,7 +26,7 @@ from polydraft.modalities.transcription.segments import FRAMES_PER_STEP
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
 
 if TYPE_CHECKING:
-    from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+    from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 INTERVAL = 1.0  # seconds of new sound between two transcripts
 LONGEST = 0.8  # share of a window from which on final segments leave it
@@ -56,12 +56,12 @@ class LiveTranscript:
     """Transcript of sound that grows, of one window at a time.
 
     Args:
-        pipe (TranscriptionPipeline): the pipeline.
+        pipe (WhisperPipeline): the pipeline.
         method (Method): the decoding method.
         options (LiveOptions): settings.
     """
 
-    def __init__(self, pipe: TranscriptionPipeline, method: Method, options: LiveOptions) -> None:
+    def __init__(self, pipe: WhisperPipeline, method: Method, options: LiveOptions) -> None:
         self.pipe, self.method, self.options = pipe, method, options
         self.features = pipe.log_mel.stream()
         self.first_frame = 0  # of the window

@@ -22,17 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.checks.arguments import argument_error, to_callback, to_float, to_optional, to_real, to_string
-from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.core.checks.arguments import argument_error, to_float, to_optional, to_real, to_string
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.methods.spec import MethodContext
 from polydraft.core.sampling.constraints import Constraints
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderDecoderTarget, EncoderInput
-from polydraft.modalities.generation_config import LENGTH_FIELDS, build_constraints
+from polydraft.modalities.generation_config import build_constraints
 from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
-from polydraft.modalities.pipeline import Pipeline, expand_seeds, synchronized
+from polydraft.modalities.pipeline import expand_seeds, synchronized
+from polydraft.modalities.transcription.base import TranscriptionPipeline, WindowText
 from polydraft.modalities.transcription.features import LogMel, LogMelStream
 from polydraft.modalities.transcription.live import INTERVAL, Caption, LiveOptions, LiveTranscript, listen
 from polydraft.modalities.transcription.request import (
@@ -43,10 +44,16 @@ from polydraft.modalities.transcription.request import (
     TranscriptionRequest,
     TranscriptionStep,
     TranscriptionStream,
+    Window,
 )
-from polydraft.modalities.transcription.result import Transcription
-from polydraft.modalities.transcription.segments import QualityThresholds
-from polydraft.modalities.transcription.sound import SoundSource, open_sound
+from polydraft.modalities.transcription.result import Segment, Transcription
+from polydraft.modalities.transcription.segments import (
+    FRAME_SECONDS,
+    QualityThresholds,
+    compression_ratio,
+    split_window,
+)
+from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import ControlTokens
 from polydraft.modalities.vocab_mapping import load_tokenizer
 from polydraft.modalities.weights import load_pretrained, read_weights
@@ -59,7 +66,7 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.05, 20.0  # seconds between two transcri
 
 
 def transcribe(
-    audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool = True,
+    audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool | None = None,
     initial_prompt: str | None = None, condition_on_previous: bool = False, hypothesis: str | None = None,
     speculative: bool = True, model: str | Path = "whisper-base", drafter: Drafters | None = None,
     method: str | None = None, seed: int = 0,
@@ -70,9 +77,11 @@ def transcribe(
 
     Args:
         audio (SoundSource): a file of any common kind, its bytes, an open file, or (samples, rate).
-        language (str | None): code or English name; None detects it in the first 30 seconds.
+        language (str | None): code or English name; None leaves it to the model, as Whisper does by the first 30
+            seconds.
         task (str): "transcribe", or "translate" into English.
-        timestamps (bool): whether segments have times of their own. Recordings of more than 30 seconds always do.
+        timestamps (bool | None): whether segments have times that the model writes; None: if it can. Recordings of
+            more than 30 seconds always do with Whisper; other models' segments are pieces, cut where it is silent.
         initial_prompt (str | None): text before the recording, such as names that occur in it.
         condition_on_previous (bool): whether the text of a window is context for the next.
         hypothesis (str | None): a guess of the text, such as an earlier transcript of the same sound, which drafts copy
@@ -95,7 +104,7 @@ def transcribe(
     Raises:
         PolydraftError: the request is impossible; the message says what to change.
     """
-    pipe: TranscriptionPipeline = cached_pipeline("transcription", model, method, device, dtype, drafter=drafter)
+    pipe: TranscriptionPipeline[Any] = cached_pipeline("transcription", model, method, device, dtype, drafter=drafter)
     return pipe(
         audio, language=language, task=task, timestamps=timestamps, initial_prompt=initial_prompt,
         condition_on_previous=condition_on_previous, hypothesis=hypothesis, speculative=speculative, method=method,
@@ -112,11 +121,8 @@ def parse_temperatures(given: float | Sequence[float] | None) -> tuple[float, ..
     return numbers
 
 
-class TranscriptionPipeline(Pipeline):
-    """Speech recognition model with its weights, tokenizer and features."""
-
-    followed_fields = LENGTH_FIELDS
-    target_model: Any
+class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
+    """Whisper with its weights, tokenizer and features: an encoder, a decoder, and control tokens."""
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
@@ -189,10 +195,41 @@ class TranscriptionPipeline(Pipeline):
         prompt = tokens.prompt(next(iter(tokens.languages), None), "transcribe", timestamps=False)
         return [PromptInputs((prompt,), min(SAMPLE_TOKENS, self.context_len - len(prompt)))]
 
+    def window_length(self, recording: LogMelStream, first_frame: int, end_frame: int) -> int:
+        return min(self.window_frames, end_frame - first_frame)
+
     def encoder_input(self, features: LogMelStream, first_frame: int, num_frames: int) -> EncoderInput:
         """Return the encoder's input for a window; frames after the `num_frames` of the track are 0."""
         window = features.window(first_frame, num_frames)
         return EncoderInput(torch.nn.functional.pad(window, (0, self.window_frames - num_frames)))
+
+    def prompt_ids(
+        self, options: TranscriptionOptions, before: Sequence[int], given: EncoderInput
+    ) -> tuple[int, ...]:
+        context = before[-self.max_context_ids :]
+        return self.control_tokens.prompt(options.language, options.task, options.timestamps, context)
+
+    def max_new_tokens(self, prompt_ids: Sequence[int]) -> int:
+        return self.context_len - len(prompt_ids)
+
+    def compression_ratio(self, ids: Sequence[int]) -> float:
+        return compression_ratio(ids, self.token_mask.shape[1])
+
+    def read_window(self, window: Window, ids: Sequence[int]) -> WindowText:
+        tokens = ids[:-1] if ids and ids[-1] == self.control_tokens.end else ids
+        offset = window.first_frame * FRAME_SECONDS
+        return WindowText(*split_window(tokens, self.control_tokens.first_timestamp, window.num_frames, offset))
+
+    def context_ids(self, ids: list[int]) -> list[int]:
+        """Return the ids of a segment, without the last if it ends with two timestamps."""
+        ends_in_pair = len(ids) > 2 and min(ids[-2:]) >= self.control_tokens.first_timestamp
+        return ids[:-1] if ends_in_pair else ids
+
+    def join_text(self, segments: Sequence[Segment]) -> str:
+        return self.decode_text([token for segment in segments for token in segment.tokens])
+
+    def language_of(self, options: TranscriptionOptions, segments: Sequence[Segment]) -> str:
+        return options.language or "en"
 
     def decode_text(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without control tokens and timestamps."""
@@ -228,23 +265,7 @@ class TranscriptionPipeline(Pipeline):
         best = int(probabilities.argmax())
         return codes[best], float(probabilities[best])
 
-    def __call__(self, audio: SoundSource, *, on_step: OnStep | None = None, **options: Any) -> Transcription:
-        """Transcribe a recording, with the arguments of `transcribe` except model, drafter, device and dtype."""
-        on_step = to_optional(to_callback, "on_step", on_step)
-        stream = self.stream(audio, **options)
-        for step in stream:
-            if on_step is not None:
-                on_step(step)
-        return stream.result()
-
-    def stream(self, audio: SoundSource, **options: Any) -> TranscriptionStream:
-        """Return an iterator over steps with the text so far, with the arguments of `transcribe`.
-
-        It may be left at any time; its `result()` is what has been decoded so far.
-        """
-        return TranscriptionStream(self.run(audio, **options))
-
-    def listen(
+    def listen(  # type: ignore[override]
         self, chunks: Iterable[NDArray[np.float32]], *, language: str | None = None, task: str = "transcribe",
         interval: float = INTERVAL, speculative: bool = True, method: str | None = None, seed: int = 0,
     ) -> Iterator[Caption]:  # fmt: skip
@@ -273,9 +294,9 @@ class TranscriptionPipeline(Pipeline):
         )  # fmt: skip
         return listen(LiveTranscript(self, self.method(spec), options), chunks)
 
-    def run(
+    def run(  # type: ignore[override]
         self, audio: SoundSource | LogMelStream, *, language: str | None = None, task: str = "transcribe",
-        timestamps: bool = True, initial_prompt: str | None = None, condition_on_previous: bool = False,
+        timestamps: bool | None = None, initial_prompt: str | None = None, condition_on_previous: bool = False,
         hypothesis: str | None = None, speculative: bool = True, method: str | None = None, seed: int = 0,
         temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
     ) -> TranscriptionRequest:  # fmt: skip
@@ -287,7 +308,7 @@ class TranscriptionPipeline(Pipeline):
         text = to_optional(to_string, "initial_prompt", initial_prompt)
         options = TranscriptionOptions(
             self.control_tokens.check_language(to_optional(to_string, "language", language), name),
-            self.control_tokens.check_task(to_string("task", task), name), bool(timestamps),
+            self.control_tokens.check_task(to_string("task", task), name), timestamps is None or bool(timestamps),
             parse_temperatures(temperature), thresholds or QualityThresholds(None, None, None),
             expand_seeds(seed, 1, "recording")[0], self.text_ids(text), bool(condition_on_previous),
             hypothesis=self.text_ids(to_optional(to_string, "hypothesis", hypothesis)),
@@ -308,19 +329,8 @@ class TranscriptionPipeline(Pipeline):
         tracks = [Track(0, features.num_frames)]
         return TranscriptionRequest(self, self.method(spec), features, options, tracks, first_input=first_input)
 
-    def read_sound(self, audio: SoundSource) -> LogMelStream:
-        """Return the features of a recording.
-
-        Raises:
-            PromptError: it is no sound, or holds none.
-        """
-        features = self.log_mel.stream()
-        with open_sound(audio) as sound:
-            for block in sound:
-                features.push(block)
-        if not features.num_samples:
-            raise PromptError("the recording is empty; give one with sound in it.")
-        return features
+    def open_buffer(self) -> LogMelStream:
+        return self.log_mel.stream()
 
     def text_ids(self, text: str | None) -> tuple[int, ...]:
         """Return the ids of a text, as the model would write it."""
@@ -331,5 +341,5 @@ class TranscriptionPipeline(Pipeline):
 
 __all__ = [
     "Caption", "QualityThresholds", "Transcription", "TranscriptionPipeline", "TranscriptionRequest",
-    "TranscriptionStep", "TranscriptionStream", "transcribe",
+    "TranscriptionStep", "TranscriptionStream", "WhisperPipeline", "transcribe",
 ]  # fmt: skip

@@ -10,28 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from polydraft.core.decode import Method, Request, StepResult
 from polydraft.core.stats import DecodeStats
 from polydraft.core.stopping import StopPoint
 from polydraft.core.target.causal import PromptInputs
-from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderInput
 from polydraft.modalities.request import GenerationRequest, GenerationStream
-from polydraft.modalities.transcription.features import LogMelStream
 from polydraft.modalities.transcription.result import Segment, Transcription
 from polydraft.modalities.transcription.segments import (
     FRAME_SECONDS,
     QualityThresholds,
     average_log_prob,
-    compression_ratio,
     is_silent,
     needs_fallback,
-    split_window,
 )
 
 if TYPE_CHECKING:
-    from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
+    from polydraft.modalities.transcription.base import SoundBuffer, TranscriptionPipeline
 
 MAX_ATTEMPTS = 16  # temperatures of a window; noise is keyed by window and attempt
 UNRELIABLE_TEMPERATURE = 0.5  # from which on a text is no context for the next window
@@ -51,6 +47,18 @@ class TranscriptionOptions:
     follows_text: bool = False  # whether the text of earlier windows is context
     language_probability: float | None = None  # if the language was detected
     hypothesis: tuple[int, ...] = ()  # ids of a guess of the whole text
+    context: str | None = None  # text before the recording, for models whose prompt is written by a processor
+
+
+class WindowInput(Protocol):
+    """Sound of a window, as the target is given it."""
+
+    @property
+    def model_kwargs(self) -> dict[str, Any]:
+        """Return the arguments of the model's forward for a prompt."""
+
+    def release(self) -> None:
+        """Give memory back; no prompt that is still to be prefilled may have it."""
 
 
 @dataclass
@@ -59,7 +67,7 @@ class Window:
 
     first_frame: int
     num_frames: int  # that belong to the track
-    encoder_input: EncoderInput
+    encoder_input: WindowInput
     prompt_ids: tuple[int, ...]
     attempt: int = 0  # index of its temperature
 
@@ -120,22 +128,23 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
     Args:
         pipe (TranscriptionPipeline): the pipeline.
         method (Method): the decoding method.
-        features (LogMelStream): the whole recording; is closed at the end.
+        features (SoundBuffer): the whole recording; is closed at the end.
         options (TranscriptionOptions): what the caller asks for.
         tracks (Sequence[Track]): parts that are decoded independently, in order.
         max_live (int): windows that are decoded together.
-        first_input (EncoderInput | None): the first window's, if it has been encoded to detect the language.
+        first_input (WindowInput | None): the first window's, if it has been encoded to detect the language.
     """
 
     def __init__(
-        self, pipe: TranscriptionPipeline, method: Method, features: LogMelStream, options: TranscriptionOptions,
-        tracks: Sequence[Track], max_live: int = 1, first_input: EncoderInput | None = None,
+        self, pipe: TranscriptionPipeline[Any], method: Method, features: SoundBuffer, options: TranscriptionOptions,
+        tracks: Sequence[Track], max_live: int = 1, first_input: WindowInput | None = None,
     ) -> None:  # fmt: skip
         super().__init__(method, [], max_live)
         self.pipe, self.features, self.options, self.tracks = pipe, features, options, list(tracks)
         self.duration = features.duration
         self.owners: list[Track] = []  # of every prompt
         self.num_polled = 0  # segments that have been polled
+        self.cut_windows: list[Window] = []  # whose text is incomplete
         for track in self.tracks:
             self.open_window(track, track.first_frame, first_input if track is self.tracks[0] else None)
 
@@ -158,28 +167,28 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         """Return the finished segments, in the order of the recording."""
         return [segment for track in self.tracks for segment in track.segments]
 
-    def open_window(self, track: Track, first_frame: int, encoder_input: EncoderInput | None = None) -> None:
+    def open_window(self, track: Track, first_frame: int, encoder_input: WindowInput | None = None) -> None:
         """Let a track go on with the window that begins with a frame, unless the track ends before."""
-        num_frames = min(self.pipe.window_frames, track.end_frame - first_frame)
+        num_frames = self.pipe.window_length(self.features, first_frame, track.end_frame)
         if num_frames <= 0:
             track.window = None
             return
         given = encoder_input or self.pipe.encoder_input(self.features, first_frame, num_frames)
-        track.window = Window(first_frame, num_frames, given, self.prompt_ids(track))
+        track.window = Window(first_frame, num_frames, given, self.prompt_ids(track, given))
         self.add_attempt(track, track.window)
 
-    def prompt_ids(self, track: Track) -> tuple[int, ...]:
+    def prompt_ids(self, track: Track, given: WindowInput) -> tuple[int, ...]:
         """Return the prompt of a track's next window."""
-        options, tokens = self.options, self.pipe.control_tokens
+        options = self.options
         before = [*options.initial_ids, *track.context] if options.follows_text or not track.segments else []
-        return tokens.prompt(options.language, options.task, options.timestamps, before[-self.pipe.max_context_ids :])
+        return self.pipe.prompt_ids(options, before, given)
 
     def add_attempt(self, track: Track, window: Window) -> None:
         """Add a prompt for a window at its present temperature."""
         temperature = self.options.temperatures[window.attempt]
         prompt = PromptInputs(
-            (window.prompt_ids,), self.pipe.context_len - len(window.prompt_ids), self.options.seed,
-            window.first_frame * MAX_ATTEMPTS + window.attempt, {ENCODER_INPUT: window.encoder_input},
+            (window.prompt_ids,), self.pipe.max_new_tokens(window.prompt_ids), self.options.seed,
+            window.first_frame * MAX_ATTEMPTS + window.attempt, window.encoder_input.model_kwargs,
             replace(self.pipe.sampling_params(temperature=temperature), log_probs=True), self.options.hypothesis,
         )  # fmt: skip
         self.rows.append(Request(len(self.prompts), DecodeStats(self.method.name, self.method.effective_guarantee)))
@@ -199,7 +208,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         window, options = track.window, self.options
         assert window is not None
         temperature = options.temperatures[window.attempt]
-        ratio = compression_ratio(row.ids, self.pipe.token_mask.shape[1])
+        ratio = self.pipe.compression_ratio(row.ids)
         log_prob = average_log_prob(row.log_probs)
         no_speech = self.pipe.no_speech_probability(window.encoder_input, window.prompt_ids)
         is_last = window.attempt + 1 == len(options.temperatures)
@@ -211,10 +220,8 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         if is_silent(log_prob, no_speech, options.thresholds):
             self.open_window(track, window.first_frame + window.num_frames)
             return
-        tokens = row.ids[:-1] if row.ids and row.ids[-1] == self.pipe.control_tokens.end else row.ids
-        first_timestamp, offset = self.pipe.control_tokens.first_timestamp, window.first_frame * FRAME_SECONDS
-        timed, num_frames = split_window(tokens, first_timestamp, window.num_frames, offset)
-        for start, end, ids in timed:
+        read = self.pipe.read_window(window, row.ids)
+        for start, end, ids in read.segments:
             text, end = self.pipe.decode_text(ids), min(end, self.duration)
             track.segments.append(
                 Segment(
@@ -222,11 +229,22 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
                     seek=window.first_frame,
                 )
             )  # fmt: skip
-            track.context += without_second_of_pair(ids, first_timestamp)
+            track.context += self.pipe.context_ids(ids)
+        if read.is_cut:
+            self.cut_windows.append(window)
         if temperature >= UNRELIABLE_TEMPERATURE:
             track.context = []
         # a window that found no end of a sentence before its first frame would be decoded again and again
-        self.open_window(track, window.first_frame + (num_frames if num_frames > 0 else window.num_frames))
+        num_frames = read.num_frames if read.num_frames > 0 else window.num_frames
+        self.open_window(track, window.first_frame + num_frames)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on how far the text can be relied on."""
+        if not self.cut_windows:
+            return ()
+        count, where = len(self.cut_windows), f"from second {self.cut_windows[0].first_frame * FRAME_SECONDS:.0f}"
+        which = where if count == 1 else f"of {count} windows, the first {where},"
+        return (f"the text {which} was cut at the limit of new tokens",)
 
     def close(self) -> None:
         self.features.close()
@@ -246,20 +264,13 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
     def result(self) -> Transcription:
         """Return the text, its segments and statistics of what has been decoded so far."""
         options, segments = self.options, self.segments
-        ids = [token for segment in segments for token in segment.tokens]
         return Transcription(
-            text=self.pipe.decode_text(ids).strip(), segments=segments, language=options.language or "en",
-            duration=self.duration, task=options.task, stats=DecodeStats.sum_rows(self.stats()),
-            model=self.pipe.card.name, method=self.method.name, seed=options.seed,
-            language_probability=options.language_probability,
+            text=self.pipe.join_text(segments).strip(), segments=segments,
+            language=self.pipe.language_of(options, segments), duration=self.duration, task=options.task,
+            stats=DecodeStats.sum_rows(self.stats()), model=self.pipe.card.name, method=self.method.name,
+            seed=options.seed, language_probability=options.language_probability, notes=self.notes(),
             finish_reason="eos" if self.has_ended else "cancelled",
         )  # fmt: skip
-
-
-def without_second_of_pair(ids: list[int], first_timestamp: int) -> list[int]:
-    """Return the ids of a segment, without the last if it ends with two timestamps, as context for the next window."""
-    ends_in_pair = len(ids) > 2 and min(ids[-2:]) >= first_timestamp
-    return ids[:-1] if ends_in_pair else ids
 
 
 class TranscriptionStream(GenerationStream[TranscriptionRequest], Iterator[TranscriptionStep]):

@@ -33,7 +33,7 @@ from polydraft.modalities.speech.resampling import Resampler
 SoundSource: TypeAlias = "str | Path | bytes | IO[bytes] | tuple[Any, int]"
 Pieces: TypeAlias = Iterator[tuple[NDArray[Any], int]]  # samples [channels, S] of any dtype, and their rate in Hz
 
-SAMPLE_RATE = 16_000  # Hz, of all blocks
+SAMPLE_RATE = 16_000  # Hz, of blocks unless another rate is asked for
 BLOCK_SECONDS = 5.0
 MAX_CHANNELS = 64
 MAX_PLANES = 8  # PyAV counts planes until a null pointer, which does not follow so many
@@ -51,7 +51,7 @@ ADVICE = "give a whole file such as .wav, .flac, .mp3, .ogg, .m4a, .mp4 or .webm
 
 def open_sound(
     source: SoundSource, *, max_seconds: float | None = None, max_bytes: int | None = None,
-    block_seconds: float = BLOCK_SECONDS,
+    block_seconds: float = BLOCK_SECONDS, sample_rate: int = SAMPLE_RATE,
 ) -> SoundReader:  # fmt: skip
     """Open sound of any kind for reading in blocks.
 
@@ -62,6 +62,7 @@ def open_sound(
         max_seconds (float | None): Longest sound that is read; None: any.
         max_bytes (int | None): Largest file that is read, in bytes; None: any. It does not apply to arrays.
         block_seconds (float): Approximate length of blocks, from 0.01 to 30 seconds.
+        sample_rate (int): Hz, of the blocks.
 
     Returns:
         SoundReader: Iterator over blocks, which closes itself at the end and on errors. A file given open stays open.
@@ -75,9 +76,8 @@ def open_sound(
     if isinstance(source, tuple):
         samples, rate = check_array(source)
         pieces = slice_array(samples, rate, block_seconds)
-        return SoundReader(
-            samples.shape[1] / rate, convert_pieces(pieces, "the sound", max_seconds or math.inf), ExitStack()
-        )
+        blocks = convert_pieces(pieces, "the sound", max_seconds or math.inf, sample_rate)
+        return SoundReader(samples.shape[1] / rate, blocks, ExitStack())
     with ExitStack() as resources:
         name, opened = open_source(source, resources)
         file = SoundBytes(opened, name, max_bytes)
@@ -88,13 +88,13 @@ def open_sound(
         pieces = decode(container, stream, file, block_seconds)
         return SoundReader(
             stated_duration(container, stream),
-            convert_pieces(pieces, name, max_seconds or math.inf),
+            convert_pieces(pieces, name, max_seconds or math.inf, sample_rate),
             resources.pop_all(),
         )
 
 
 class SoundReader(Iterator[NDArray[np.float32]]):
-    """Iterator over the blocks of a sound, mono float32 `[S]` at 16 kHz; `open_sound` makes it.
+    """Iterator over the blocks of a sound, mono float32 `[S]`; `open_sound` makes it.
 
     Args:
         duration (float | None): Seconds that the container states, which may be an estimate; None: it states none.
@@ -467,15 +467,17 @@ def slice_array(samples: NDArray[Any], rate: int, block_seconds: float) -> Piece
         yield samples[:, start : start + size], rate
 
 
-def convert_pieces(pieces: Pieces, name: str, max_seconds: float) -> Iterator[NDArray[np.float32]]:
-    """Yield pieces as mono blocks at 16 kHz; raise PromptError once they are longer than `max_seconds`."""
+def convert_pieces(
+    pieces: Pieces, name: str, max_seconds: float, sample_rate: int = SAMPLE_RATE
+) -> Iterator[NDArray[np.float32]]:
+    """Yield pieces as mono blocks at a rate; raise PromptError once they are longer than `max_seconds`."""
     resampler: tuple[int, Resampler] | None = None
     seconds = 0.0
     for samples, rate in pieces:
         if resampler is None or resampler[0] != rate:
             if resampler is not None and (block := resampler[1].finish()).size:
                 yield block
-            resampler = rate, Resampler(rate, SAMPLE_RATE)
+            resampler = rate, Resampler(rate, sample_rate)
         mono = mix_to_mono(samples)
         if not np.abs(mono).max(initial=0.0) <= MAX_SAMPLE:  # true for nan
             raise PromptError(f"{name} has samples that are no numbers after second {seconds:.1f}; {ADVICE}.")

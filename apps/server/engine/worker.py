@@ -55,13 +55,13 @@ class EngineWorker:
         self.compute.stop()
 
     def _read(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
-        """Compute the features of a request's upload and queue the request; on a reader's thread."""
+        """Read a request's upload and queue the request; on a reader's thread."""
         try:
-            features = arguments["audio"].read(pipe.log_mel, lambda: handle.cancelled)
+            recording = arguments["audio"].read(pipe.open_buffer, lambda: handle.cancelled)
         except Exception as error:  # noqa: BLE001 - the client gets it
             handle.post(handle.fail, to_client_error(error))
             return
-        self.compute.call(self._begin, pipe, handle, arguments | {"audio": features}, wants_progress)
+        self.compute.call(self._begin, pipe, handle, arguments | {"audio": recording}, wants_progress)
 
     def _begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
         if handle.cancelled:

@@ -1,0 +1,172 @@
+"""Base class of pipelines that transcribe: what all kinds of models share, and what a request asks of its kind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polydraft.core.checks.arguments import to_callback, to_optional
+from polydraft.core.errors import PromptError, UnsupportedModel
+from polydraft.modalities.generation_config import LENGTH_FIELDS
+from polydraft.modalities.pipeline import Pipeline
+from polydraft.modalities.transcription.request import (
+    OnStep,
+    TranscriptionOptions,
+    TranscriptionRequest,
+    TranscriptionStream,
+    Window,
+    WindowInput,
+)
+from polydraft.modalities.transcription.result import Segment, Transcription
+from polydraft.modalities.transcription.segments import TimedTokens
+from polydraft.modalities.transcription.sound import SoundSource, open_sound
+
+if TYPE_CHECKING:
+    from polydraft.modalities.transcription.live import Caption
+
+
+class SoundBuffer(Protocol):
+    """Sound of a recording, in whatever form a kind of model reads it; whoever asked for it closes it."""
+
+    num_samples: int  # so far
+
+    @property
+    def sample_rate(self) -> int:
+        """Return the rate of the samples that are pushed, in Hz."""
+
+    @property
+    def duration(self) -> float:
+        """Return the seconds of sound so far."""
+
+    @property
+    def num_frames(self) -> int:
+        """Return the number of frames of 10 ms."""
+
+    def push(self, samples: NDArray[np.float32]) -> None:
+        """Append mono sound, `[S]`."""
+
+    def close(self) -> None:
+        """Give memory and disk back."""
+
+
+AnyBuffer = TypeVar("AnyBuffer", bound=SoundBuffer)
+
+
+@dataclass(frozen=True)
+class WindowText:
+    """Content of the tokens of a window."""
+
+    segments: list[TimedTokens]
+    num_frames: int  # after which the next window begins
+    is_cut: bool = False  # whether text is lost, since there was no room for more tokens
+
+
+class TranscriptionPipeline(Pipeline, Generic[AnyBuffer]):
+    """Model that writes down speech, with its weights and its tokenizer; its kind decides how it hears."""
+
+    followed_fields = LENGTH_FIELDS
+    target_model: Any
+
+    def __call__(self, audio: SoundSource, *, on_step: OnStep | None = None, **options: Any) -> Transcription:
+        """Transcribe a recording, with the arguments of `transcribe` except model, drafter, device and dtype."""
+        on_step = to_optional(to_callback, "on_step", on_step)
+        stream = self.stream(audio, **options)
+        for step in stream:
+            if on_step is not None:
+                on_step(step)
+        return stream.result()
+
+    def stream(self, audio: SoundSource, **options: Any) -> TranscriptionStream:
+        """Return an iterator over steps with the text so far, with the arguments of `transcribe`.
+
+        It may be left at any time; its `result()` is what has been decoded so far.
+        """
+        return TranscriptionStream(self.run(audio, **options))
+
+    def listen(self, chunks: Iterable[NDArray[np.float32]], **options: Any) -> Iterator[Caption]:
+        """Yield captions of sound that grows, where the model can; see `WhisperPipeline.listen`.
+
+        Raises:
+            UnsupportedModel: The model writes no times, by which captions leave the window.
+        """
+        raise UnsupportedModel(f"{self.card.name} writes no times, which live captions need; use a Whisper.")
+
+    def read_sound(self, audio: SoundSource) -> AnyBuffer:
+        """Return the sound of a recording.
+
+        Raises:
+            PromptError: it is no sound, or holds none.
+        """
+        recording = self.open_buffer()
+        with open_sound(audio, sample_rate=recording.sample_rate) as sound:
+            for block in sound:
+                recording.push(block)
+        if not recording.num_samples:
+            raise PromptError("the recording is empty; give one with sound in it.")
+        return recording
+
+    @abstractmethod
+    def run(self, audio: SoundSource | AnyBuffer, **options: Any) -> TranscriptionRequest:
+        """Return the request for a caller that schedules it, with the arguments of `transcribe`.
+
+        The recording may be one of `open_buffer` that the caller has filled elsewhere; the request closes it.
+        """
+
+    @abstractmethod
+    def open_buffer(self) -> AnyBuffer:
+        """Return an empty buffer, which takes the sound of a recording from its beginning."""
+
+    @abstractmethod
+    def window_length(self, recording: AnyBuffer, first_frame: int, end_frame: int) -> int:
+        """Return the number of frames of the window that begins with a frame, of a track that ends before another."""
+
+    @abstractmethod
+    def encoder_input(self, recording: AnyBuffer, first_frame: int, num_frames: int) -> WindowInput:
+        """Return the sound of a window, as the target is given it."""
+
+    @abstractmethod
+    def prompt_ids(self, options: TranscriptionOptions, before: Sequence[int], given: Any) -> tuple[int, ...]:
+        """Return the ids of a window's prompt.
+
+        Args:
+            options (TranscriptionOptions): What the caller asks for.
+            before (Sequence[int]): Ids of text that goes before the window.
+            given (WindowInput): The window's sound.
+        """
+
+    @abstractmethod
+    def max_new_tokens(self, prompt_ids: Sequence[int]) -> int:
+        """Return the most tokens of a window's text."""
+
+    @abstractmethod
+    def compression_ratio(self, ids: Sequence[int]) -> float:
+        """Return the measure of repetition in a window's tokens that thresholds are for."""
+
+    @abstractmethod
+    def no_speech_probability(self, given: Any, prompt_ids: Sequence[int]) -> float:
+        """Return the probability of silence at the start of a transcript, 0 where the model does not tell it."""
+
+    @abstractmethod
+    def read_window(self, window: Window, ids: Sequence[int]) -> WindowText:
+        """Return the segments of a window's tokens, and where the next window begins."""
+
+    @abstractmethod
+    def context_ids(self, ids: list[int]) -> list[int]:
+        """Return the ids of a segment that are context for the next window."""
+
+    @abstractmethod
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, with the space before it."""
+
+    @abstractmethod
+    def join_text(self, segments: Sequence[Segment]) -> str:
+        """Return the text of segments in order."""
+
+    @abstractmethod
+    def language_of(self, options: TranscriptionOptions, segments: Sequence[Segment]) -> str:
+        """Return the code of a recording's language."""
