@@ -32,6 +32,7 @@ FAMILY_DETECTORS = (
 )
 DESCRIPTION_PATTERNS = ["*.json", "*.jinja"]
 FILE_PATTERNS = [*DESCRIPTION_PATTERNS, "*.safetensors"]
+OTHER_FORMS = ["consolidated*.safetensors"]  # the same weights under names that Mistral's own programs read
 DIFFUSERS_INDEX = "model_index.json"  # of diffusers pipelines, whose components lie in subfolders
 
 
@@ -175,7 +176,8 @@ def fetch(name: str, files: list[str], about: PublishedCheckpoint | None = None,
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=None if parts else ["*/*"]))
+        ignored = [*OTHER_FORMS, *([] if parts else ["*/*"])]
+        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=ignored))
     except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
         description = (

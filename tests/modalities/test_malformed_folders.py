@@ -30,6 +30,8 @@ from .image.latent_families import mar_folder, nextstep_folder
 from .malformed import Mutation, mutations
 from .speech.families.conftest import MAKERS as SPEECH
 from .text.conftest import write_model
+from .transcription.spliced_folders import FAMILIES as SPLICED
+from .transcription.tiny_whisper import SAMPLE_RATE, tone
 from .vlm.conftest import MAKERS as VLM
 from .vlm.conftest import TEXT, write_tokenizer
 from .vlm.test_drafters import published
@@ -41,6 +43,7 @@ MODELS: dict[str, Make] = {
     **{name: FOLDERS[name] for name in ("janus", "emu3", "imagegpt", "llamagen_c2i", "anole", "lumina-mgpt")},
     "glm_image": FOLDERS["glm_image"], "latent": latent_folder.write, "nextstep": nextstep_folder.write,
     "mar": mar_folder.write, "llama": partial(write_model, family="llama"),
+    **{name: SPLICED[name] for name in ("voxtral", "qwen2_audio", "qwen3_asr", "glmasr")},
 }  # fmt: skip
 PICTURE = Image.new("RGB", (60, 60))
 
@@ -71,6 +74,8 @@ def use(folder: Path) -> None:
     pipe = load(str(folder), dtype="float32", device="cpu")
     if pipe.card.modality == "vlm":
         pipe(None if pipe.card.is_text_only else PICTURE, "What?", max_new_tokens=3, speculative=False)
+    elif pipe.card.modality == "transcription":
+        pipe((tone(0.6), SAMPLE_RATE), temperature=0.0, speculative=False)
     else:
         pipe.target(False)
 

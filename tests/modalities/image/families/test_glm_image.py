@@ -20,6 +20,7 @@ import polydraft
 from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.methods.registry import parse
 from polydraft.core.sampling.params import SamplingParams
+from polydraft.modalities.hub import OTHER_FORMS
 from polydraft.modalities.image.families.glm_image.family import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
@@ -291,15 +292,15 @@ def test_repository_of_parts_is_fetched_when_loaded(
 ) -> None:
     asked, folder = [], folder_of("glm_image")
 
-    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str] | None) -> str:
+    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
         asked.append(("*.safetensors" in allow_patterns, ignore_patterns))
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     found = load_card("somebody/glm-image")
-    assert asked == [(False, ["*/*"])]
+    assert asked == [(False, [*OTHER_FORMS, "*/*"])]
     found = found.fetch_weights()
-    assert asked == [(False, ["*/*"]), (True, None)]
+    assert asked == [(False, [*OTHER_FORMS, "*/*"]), (True, OTHER_FORMS)]
     assert found.manifest["family"] == "glm_image" and found.target == folder / "vision_language_encoder"
 
 
