@@ -25,6 +25,7 @@ from polydraft.apps.terminal import outcome, terminal
 from polydraft.modalities.packaged import PACKAGED
 from polydraft.modalities.transcription.result import FORMATS
 
+from ..modalities.transcription.spliced_folders import write_spliced
 from ..modalities.transcription.tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
 from .command_line import ENVIRONMENT, assert_refused, run
 
@@ -296,3 +297,15 @@ def test_packaged_models_hear_synthesised_speech(name: str, tmp_path: Path, monk
     assert done.exit_code == 0, done.stderr
     assert "the same tokens" in done.stdout
     assert json.loads((tmp_path / "x.json").read_text())["text"] == "We will meet again tomorrow."
+
+
+def test_model_with_spliced_sound_is_transcribed_alike(talk: Path, tmp_path: Path) -> None:
+    """Its segments are pieces, and options that it lacks are refused before a file is touched."""
+    model, path = write_spliced("voxtral", tmp_path / "voxtral"), tmp_path / "x.srt"
+    done = run("transcribe", talk, "-o", path, "--model", model, "--method", "pld", *GREEDY)
+    assert done.exit_code == 0, done.stderr
+    wanted = transcribe(talk, model=model, method="ar", temperature=0.0)
+    assert path.read_text() == wanted.render(".srt") and len(wanted.segments) == 3 and wanted.notes[0] in done.stderr
+    for option, words in (("--timestamps", "voxtral writes no times"), ("--translate", "is not known to translate")):
+        assert_refused(run("transcribe", talk, "--model", model, "--method", "pld", option), words)
+    assert "Voxtral: writes down what is said" in run("models", model).stdout
