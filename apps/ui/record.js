@@ -140,8 +140,8 @@
       this.counts.passes += passes;
       this.counts.tokens += tokens;
       if (this.counts.passes) {
-        write(this.note, `${this.counts.passes} passes wrote ${this.counts.tokens} tokens, every second anew; what may `
-          + "still change is grey.");
+        write(this.note, `${this.counts.tokens} tokens in ${this.counts.passes} passes, drafted from the captions before; `
+          + "what may still change is grey.");
       }
     }
 

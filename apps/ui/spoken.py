@@ -11,7 +11,7 @@ from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.modalities.speech.result import SpeechResult
 
 
-class SpokenText(NamedTuple):
+class ExampleSpeech(NamedTuple):
     """Text and the voice that speaks it, where the model has this voice."""
 
     voice: str
@@ -19,14 +19,16 @@ class SpokenText(NamedTuple):
 
 
 SPOKEN_TEXTS = {
-    "A weather report": SpokenText(
+    "A weather report": ExampleSpeech(
         "slt", "The weather will be fine tomorrow. In the evening there may be some rain in the north. The wind comes "
         "from the west.",
     ),
-    "An announcement": SpokenText(
+    "An announcement": ExampleSpeech(
         "rms", "Good morning. The train to the city leaves at a quarter past nine. Please do not forget your ticket.",
     ),
-    "A voice message": SpokenText("awb", "Please leave a message after the tone. We will call you back before noon."),
+    "A voice message": ExampleSpeech(
+        "awb", "Please leave a message after the tone. We will call you back before noon."
+    ),
 }  # fmt: skip
 
 
@@ -48,7 +50,7 @@ class SpokenExamples:
                 await asyncio.to_thread(result.save, file)
         return file
 
-    async def synthesise(self, example: SpokenText) -> SpeechResult:
+    async def synthesise(self, example: ExampleSpeech) -> SpeechResult:
         """Return the speech of a text."""
         voices = self.engine.model(None, "speech").voices
         voice = {"voice": example.voice} if example.voice in voices else {}

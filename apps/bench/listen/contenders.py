@@ -19,7 +19,6 @@ from polydraft.apps.measure.rounds import RoundContender
 from polydraft.apps.measure.table import PEER, PLAIN
 from polydraft.apps.measure.transcription import LabelledRecording, Stopwatch, TranscriptionRun, timed_forward
 from polydraft.core.checks.extras import EXTRAS, pip_install
-from polydraft.modalities.pipeline import Pipeline
 from polydraft.modalities.transcription.pipeline import WhisperPipeline
 from polydraft.modalities.transcription.request import TranscriptionStream
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
@@ -98,7 +97,8 @@ def faster_whisper_contender(
 
 
 def build_faster_whisper(
-    stack: ExitStack, pipe: Pipeline, options: SpeechOptions, trial: LabelledRecording, compute_type: str | None
+    stack: ExitStack, pipe: WhisperPipeline, options: SpeechOptions, trial: LabelledRecording,
+    compute_type: str | None,
 ) -> SpeechContender:
     """Convert the weights to a folder that the stack removes, load them, and transcribe once, so errors come now."""
     folder, device = stack.enter_context(faster_whisper.converted(pipe)), pipe.device.type

@@ -47,7 +47,7 @@ class FasterWhisper:
         )  # fmt: skip
         self.options, self.name = options, f"{NAME} {compute_type}"
         self.encoder, self.encode = Stopwatch(), self.model.encode
-        self.model.encode = self.timed_encode  # type: ignore[method-assign]
+        vars(self.model)["encode"] = self.timed_encode
 
     def timed_encode(self, features: Any) -> Any:
         """Run the encoder, timed."""

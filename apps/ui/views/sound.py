@@ -74,11 +74,18 @@ def sound(drawn: Image.Image | None, passes: Sequence[int], made: float, length:
     )
 
 
-def ticks(length: float) -> str:
-    """Return ticks in seconds, as many as there is room for."""
-    step = next((step for step in (0.5, 1, 2, 5, 10, 20, 30, 60) if length / step <= 8), 120)
-    places = np.arange(0, length, step)
-    return "".join(f'<span style="left:{share(at, length)}">{at:g} s</span>' for at in places)
+def ticks(length: float, most: float = 8) -> str:
+    """Return ticks along `length` seconds, at most as many as there is room for."""
+    step = next((step for step in (0.5, 1, 2, 5, 10, 20, 30, 60) if length / step <= most), 120)
+    labels = ((at, f"{at:g} s" if length <= 60 else clock_time(at)) for at in np.arange(0, length, step))
+    return "".join(f'<span style="left:{share(at, length)}">{label}</span>' for at, label in labels)
+
+
+def clock_time(seconds: float) -> str:
+    """Return a time such as 0:07 or 1:02:03."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def share(part: float, whole: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polydraft.apps.ui.views.answer import answer_text
+from polydraft.apps.ui.views.sound import clock_time
 from polydraft.modalities.transcription.committed_text import OpenSegment
 from polydraft.modalities.transcription.result import Segment
 
@@ -35,10 +36,3 @@ def line(segment: Segment | OpenSegment, is_timed: bool, caret: str) -> str:
         f'<p class="line timed"><button type="button" class="at" data-seek="{segment.start:.2f}" '
         f'aria-label="Play from {clock}">{clock}</button><span class="words">{words}{caret}</span></p>'
     )
-
-
-def clock_time(seconds: float) -> str:
-    """Return a time such as 0:07 or 1:02:03."""
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

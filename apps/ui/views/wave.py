@@ -19,6 +19,7 @@ BIN = SAMPLE_RATE // 200  # samples of one peak
 LINES_PER_SECOND, FEWEST_LINES, MOST_LINES = 5, 180, 3000  # vertical lines that the wave is drawn with
 SMALLEST_PEAK = 0.02  # what is softer all along is drawn as silence
 SECONDS_PER_LETTER = 0.06  # of a segment whose end is not known yet
+SECONDS_PER_TICK, MOST_TICKS = 10, 120  # of a long recording, which is wider than the stage
 MOST_TITLES = 400  # runs that have a title of their own; more are drawn as one shape a colour
 
 
@@ -158,6 +159,11 @@ def wave(
         f'{shades}<path class="line" d="{path}"/>{rest}</svg></div>'
         f'<svg class="band" viewBox="0 0 {length:.4f} 1" preserveAspectRatio="none" aria-hidden="true">'
         f"{band(list(timed_runs(segments, length)))}</svg>"
-        f'<div class="ticks" aria-hidden="true">{ticks(length)}</div>'
+        f'<div class="ticks" aria-hidden="true">{ticks(length, num_ticks(length))}</div>'
         '<span class="playhead" aria-hidden="true"></span></div></div>'
     )
+
+
+def num_ticks(length: float) -> float:
+    """Return the most ticks along a wave of `length` seconds, of which there are more where it is wider."""
+    return min(max(8, length / SECONDS_PER_TICK), MOST_TICKS)

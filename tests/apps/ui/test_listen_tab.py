@@ -26,7 +26,8 @@ from polydraft.apps.ui.tabs import listen
 from polydraft.apps.ui.tabs.desk import Desk
 from polydraft.apps.ui.tabs.listen import TranscriptStage, files, language_names
 from polydraft.apps.ui.upload import ChosenSound, open_recording, upload_folder
-from polydraft.apps.ui.views.transcript import clock_time, transcript
+from polydraft.apps.ui.views.sound import clock_time
+from polydraft.apps.ui.views.transcript import transcript
 from polydraft.apps.ui.views.wave import BIN, MOST_TITLES, Envelope, band, timed_runs, wave
 from polydraft.core.errors import PromptError
 from polydraft.core.stats import DecodeStats
@@ -93,6 +94,7 @@ def test_wave_dims_what_is_not_written_down() -> None:
     assert float(rest["x"] or 0) + float(rest["width"] or 0) == 8.0
     assert float(strip["data-front"] or 0) * 8 == pytest.approx(float(rest["x"] or 0), abs=0.01)
     ended = Tags(wave("", [SEGMENT], 8.0))
+    assert Tags(wave("", [], 300.0)).text.startswith("0:000:100:20")  # A long one has ticks every ten seconds.
     assert "data-front" not in ended.with_class("recording")[0] and "data-sound" not in ended.with_class("sound")[0]
     assert ended.with_class("unheard")[0]["width"] == "0.00" and len(ended.with_class("segment")) == 1
 
