@@ -32,6 +32,7 @@ from polydraft.apps.server.engine.uploads import UploadedSound
 from polydraft.apps.server.limits import LARGEST_PICTURE, LARGEST_UPLOAD
 from polydraft.apps.ui.gate import is_inside
 from polydraft.apps.ui.kept import Bounds, KeptBySession, session_of
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import PromptError
 from polydraft.modalities.image_io import WEB_FORMATS, open_image
 
@@ -182,6 +183,8 @@ def open_recording(
     try:
         descriptor = os.open(sound.path, os.O_RDONLY)
     except OSError as error:
+        if system := system_error(error, "the sound cannot be read"):
+            raise system from error
         raise PromptError("the sound is no longer there; upload it again.") from error
     # without a name, so that no error shows where it lies
     return UploadedSound(os.fdopen(descriptor, "rb"), max_seconds, on_block)

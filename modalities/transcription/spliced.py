@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from polydraft.core.checks.arguments import to_optional, to_string
 from polydraft.core.checks.suggestions import did_you_mean
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument, PolydraftError, WeightsError
 from polydraft.core.folders.diagnosis import first_line
 from polydraft.core.folders.readers import read_pretrained
@@ -151,6 +152,8 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
         except PolydraftError:
             raise
         except Exception as error:
+            if system := system_error(error, f"the processor of {self.card.name} cannot read any sound"):
+                raise system from error
             raise WeightsError(
                 f"the processor of {self.card.name} cannot read any sound ({first_line(error)}); a field of "
                 f"{' or '.join(FILES)} or the chat template is wrong or missing, download them again."

