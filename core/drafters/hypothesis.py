@@ -10,8 +10,9 @@ arXiv 2205.10350) and, for texts that are edited, as predicted outputs.
 
 A pass that rejects a token has scored those after it all the same. What the target would write there is a revision of
 the hypothesis, as in Jacobi decoding (Song et al. 2021): where the next words depend on a sound more than on the words
-before them, a pass that fails at the first error of a draft has corrected the others too. Revisions are drafted as long
-as they have been right more often than what they replace.
+before them, a pass that fails at the first error of a draft has corrected the others too. Only tokens that are doubtful
+in the first place are revised, and revisions are drafted as long as they have been right more often than what they
+replace.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from polydraft.core.verification import VerificationResult
 
 ELSEWHERE = 2  # of beginning anywhere else than at the beginning
 NONE = -1  # no token id
+REVISED_BELOW = 0.7  # probability of tokens from which on they stay, since a word that is missing shifts revisions
 FORGETTING = 0.9  # weight of a comparison of revisions with what they replace after one more pass that has any
 
 
@@ -139,8 +141,7 @@ class HypothesisState(BatchedState):
 class HypothesisDrafter(Drafter):
     """Drafter of what follows in the hypothesis of every sequence; without one it drafts nothing.
 
-    Class attributes say how the hypotheses err: `edits` are costs of their alignment, and tokens that are right with a
-    probability of `revised_below` or more are not revised.
+    The class attribute `edits` says how the hypotheses err: costs of their alignment.
 
     Args:
         allowed (Tensor): `[V]` bool, ids that may be drafted.
@@ -150,7 +151,6 @@ class HypothesisDrafter(Drafter):
     """
 
     edits = TEXT_COSTS
-    revised_below = 2.0  # all
 
     def __init__(self, allowed: Tensor, reach: int = 16, pairs_from: int | None = None) -> None:
         self.allowed, self.reach, self.pairs_from = allowed, reach, pairs_from
@@ -261,7 +261,7 @@ class HypothesisDrafter(Drafter):
         depth = cached_arange(draft.size + 1, draft.tokens.device)
         is_scored = torch.nn.functional.pad(draft.valid, (1, 0), value=True)
         *_, probs = self.read(drafter_state, draft.size + 1)
-        is_behind = is_scored & (depth > result.num_accepted[:, None]) & (probs < self.revised_below)
+        is_behind = is_scored & (depth > result.num_accepted[:, None]) & (probs < REVISED_BELOW)
         if self.pairs_from is not None:  # they come in addition to words, not in their places
             is_behind = is_behind & (result.target_tokens < self.pairs_from)
         tokens = torch.where(is_behind, result.target_tokens, NONE)

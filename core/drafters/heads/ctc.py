@@ -87,10 +87,8 @@ class CTCDrafter(HypothesisDrafter):
         pairs_from (int | None): See `HypothesisDrafter`.
     """
 
-    # Words that the head does not know are missing in what it reads; hardly a word is in it that was not said. What it
-    # reads for sure stays as it is, since the target may write what comes before it in its place.
+    # Words that the head does not know are missing in what it reads; hardly a word is in it that was not said.
     edits = EditCosts(replaced=3, inserted=2, left_out=5, jump=20)
-    revised_below = 0.7
 
     def __init__(self, model: CTCModel, allowed: Tensor, reach: int = 16, pairs_from: int | None = None) -> None:
         super().__init__(allowed, reach, pairs_from)

@@ -110,6 +110,7 @@ def drafted(drafter: HypothesisDrafter, state: HypothesisState) -> list[int]:
 
 def test_rejected_draft_revises_what_follows_it():
     drafter, state = HypothesisDrafter(EVERYTHING, 6), begin([1, 2, 3, 4, 5, 6, 7])
+    state.probs = torch.full((1, 7), 0.5)
     draft, result = verified(drafted(drafter, state)[:4], [1, 22, 33, 4, 55])
     drafter.revise(state, draft, result)
     assert state.revisions[0].tolist() == [NONE, NONE, 33, 4, 55, NONE, NONE]
@@ -121,7 +122,6 @@ def test_rejected_draft_revises_what_follows_it():
 
 def test_revisions_spare_timestamps_and_sure_tokens():
     drafter, state = HypothesisDrafter(EVERYTHING, 6, pairs_from=50), begin([1, 2, 3, 4, 5])
-    drafter.revised_below = 0.5
     state.probs = torch.tensor([[0.1, 0.1, 0.1, 0.9, 0.1]])
     drafter.revise(state, *verified([1, 2, 3, 4], [9, 9, 51, 44, 55]))
     assert state.revisions[0].tolist() == [NONE, 9, NONE, NONE, NONE], "51 and 55 are timestamps, and 4 is sure"
