@@ -39,7 +39,7 @@ from polydraft.modalities.transcription.spliced import SplicedPipeline
 from .spliced_folders import FAMILIES, TEXT, WINDOW_SECONDS, with_torchaudio, write_spliced
 from .tiny_whisper import SAMPLE_RATE, tone
 
-NEVER_GOOD = QualityThresholds(compression_ratio=None, log_prob=0.0, no_speech=None)
+NEVER_GOOD = QualityThresholds(compression_ratio=None, log_prob=1.0, no_speech=None)  # sure texts round to 0
 SECONDS = 5.3  # three pieces
 DRAFTED = ("hypothesis", "history", "suffix", "recycling", "pld", "jacobi", "auto")
 
