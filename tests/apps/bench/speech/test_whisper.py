@@ -71,7 +71,7 @@ def test_recognisers_by_default_are_those_installed(
 ) -> None:
     monkeypatch.setitem(RECOGNISERS, "pocketsphinx", Ears)
     monkeypatch.setitem(RECOGNISERS, "whisper", Ears)
-    monkeypatch.setattr(type(PACKAGED[MODEL]), "is_installed", is_installed)
+    monkeypatch.setattr(type(PACKAGED[MODEL]), "can_be_loaded", is_installed)
     assert list(recognisers(None)) == (["pocketsphinx", "whisper"] if is_installed else ["pocketsphinx"])
     assert ("polydraft[whisper]" in capsys.readouterr().err) is not is_installed
     assert list(recognisers(" whisper, pocketsphinx")) == ["whisper", "pocketsphinx"]
