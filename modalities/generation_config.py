@@ -51,6 +51,7 @@ FIELD_TYPES: dict[str, Any] = {  # of supported fields
     "pad_token_id": (ID, NONE), "bos_token_id": (ID, NONE), "forced_eos_token_id": IDS,
     "suppress_tokens": (ID_LIST, NONE), "begin_suppress_tokens": (ID_LIST, NONE),
     "bad_words_ids": (GenericAlias(list, (ID_LIST,)), NONE), "no_repeat_ngram_size": (NumberRange(int, 0), NONE),
+    "alignment_heads": (GenericAlias(list, (ID_LIST,)), NONE),
     **dict.fromkeys(LENGTH_FIELDS, (NumberRange(int, 1), NONE)),
 }  # fmt: skip
 SAMPLING_RANGES: dict[str, Any] = {  # checked only if the file samples

@@ -5,6 +5,7 @@
     polydraft transcribe interview.m4a meeting.mp4 -o transcripts --format vtt
     polydraft transcribe - < talk.wav > talk.txt
     polydraft transcribe talk.mp3 --hypothesis draft.txt --compare --json
+    polydraft transcribe lecture.mp3 --batch-size 8 --word-timestamps -o lecture.json
 
 Everything that can be refused is refused before a file is touched; files are written whole or not at all. Without
 --output the text goes to standard output, segment by segment, as it becomes final. Of several recordings, one that
@@ -90,6 +91,10 @@ def transcribe(
     condition_on_previous: Annotated[
         bool, typer.Option("--condition-on-previous", help="Let the text of 30 s be context for the next.")
     ] = False,
+    batch_size: Annotated[
+        int, typer.Option(help="Windows that are decoded together; above 1 the recording is cut at pauses.")
+    ] = 1,
+    word_timestamps: Annotated[bool, typer.Option("--word-timestamps", help="Times of words, in .json files.")] = False,
     hypothesis: Annotated[
         Path | None, typer.Option(help="A text file with a guess of the text, which drafts copy from; same text.")
     ] = None,
@@ -111,10 +116,11 @@ def transcribe(
     recordings = plan_outputs(files, output, file_format)
     layout = {"max_line_width": max_line_width, "max_line_count": max_line_count}
     check_layout(recordings, layout)
-    check_temperatures(temperature)
+    check_decoding(temperature, batch_size, condition_on_previous)
     options: dict[str, Any] = {
         "language": language, "task": "translate" if translate else task, "timestamps": timestamps,
-        "initial_prompt": prompt, "condition_on_previous": condition_on_previous,
+        "initial_prompt": prompt, "condition_on_previous": condition_on_previous, "batch_size": batch_size,
+        "word_timestamps": word_timestamps,
         "hypothesis": read_hypothesis(hypothesis, len(files)), "seed": seed, "temperature": temperature or None,
     }  # fmt: skip
     loading = {"drafter": drafter, "device": device, "dtype": dtype}
@@ -316,11 +322,12 @@ def check_layout(recordings: list[Recording], layout: dict[str, int | None]) -> 
         raise InvalidArgument(f"--{option} is for subtitles; write a .srt or .vtt file with --output, or leave it out.")
 
 
-def check_temperatures(given: list[float] | None) -> None:
-    """Raise InvalidArgument for impossible temperatures."""
-    from polydraft.modalities.transcription.pipeline import parse_temperatures
+def check_decoding(temperatures: list[float] | None, batch_size: int, condition_on_previous: bool) -> None:
+    """Raise InvalidArgument for impossible temperatures or sizes of batches."""
+    from polydraft.modalities.transcription.pipeline import check_batch_size, parse_temperatures
 
-    parse_temperatures(given or None)
+    parse_temperatures(temperatures or None)
+    check_batch_size(batch_size, condition_on_previous)
 
 
 def read_hypothesis(file: Path | None, num_files: int) -> str | None:

@@ -12,6 +12,7 @@ library a pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -98,6 +99,36 @@ class CrossAttentionDecoder(TreeDecoder):
             if not store.is_initialized:
                 store.lazy_initialization(keys[None], values[None])
             store.keys[row, :, : len(states)], store.values[row, :, : len(states)] = keys, values
+
+    def cross_attention(self, ids: Tensor, states: Tensor, heads: Sequence[tuple[int, int]]) -> Tensor:
+        """Return the attention of tokens to an encoder's output, as the model itself computes it.
+
+        Args:
+            ids (Tensor): `[N]`, each with those before it.
+            states (Tensor): `[S, D]`, the encoder's output.
+            heads (Sequence[tuple[int, int]]): H pairs of a layer and a head.
+
+        Returns:
+            Tensor: `[H, N, S]` float32, which sums to 1 over S.
+        """
+        layers: Any = self.backbone.layers
+        queries: dict[int, Tensor] = {}
+        hooks = [
+            layers[index].encoder_attn.q_proj.register_forward_hook(
+                lambda _module, _inputs, output, index=index: queries.update({index: output[0]})
+            )
+            for index in sorted({layer for layer, _ in heads})
+        ]
+        try:
+            self.backbone(input_ids=ids[None], encoder_hidden_states=states[None], use_cache=False)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        dim = self.heads.head_dim
+        keys = {index: layers[index].encoder_attn.k_proj(states) for index in queries}
+        parts = [(index, slice(head * dim, (head + 1) * dim)) for index, head in heads]
+        scores = [queries[index][:, part].float() @ keys[index][:, part].float().T for index, part in parts]
+        return (torch.stack(scores) * dim**-0.5).softmax(-1)
 
 
 class CrossAttentionLayers:

@@ -1,7 +1,7 @@
 """Whisper's rules for timestamp tokens (Radford et al. 2022, arXiv 2212.04356, section 2.3 and the published code).
 
     rules = TimestampRules(first_timestamp_id=50_364, end_id=50_257, no_timestamps_id=50_363, max_initial_index=50)
-    logits = rules(constraints(logits, None, context), context, enabled)
+    logits = rules.apply_(constraints(logits, None, context), context, enabled)
 
 They come after the constraints of the checkpoint (suppressed ids, ids that are not generated first) and before the
 temperature: transformers 5.24 (`WhisperGenerationMixin._retrieve_logit_processors` and
@@ -42,19 +42,18 @@ class TimestampRules:
     no_timestamps_id: int  # switches timestamps off
     max_initial_index: int | None = None  # largest first timestamp, in steps from the start; None allows any
 
-    def __call__(self, logits: Tensor, context: GenerationContext, enabled: Tensor | None = None) -> Tensor:
-        """Return the logits `[B, T, V]` with those of forbidden ids at -inf.
+    def apply_(self, logits: Tensor, context: GenerationContext, enabled: Tensor | None = None) -> Tensor:
+        """Set the logits of forbidden ids to -inf in place.
 
         Args:
             logits (Tensor): `[B, T, V]` of T scored positions, after all constraints, before temperature and filters.
             context (GenerationContext): tokens before every scored position.
             enabled (Tensor | None): `[B]` bool, rows that generate timestamps; the others keep their logits. None
                 enables all rows.
-        """
-        return self.apply_(logits.clone(), context, enabled)
 
-    def apply_(self, logits: Tensor, context: GenerationContext, enabled: Tensor | None = None) -> Tensor:
-        """Set the logits of forbidden ids to -inf in place, with the arguments and the result of `__call__`."""
+        Returns:
+            Tensor: `logits` itself.
+        """
         first = self.first_timestamp_id
         is_on = torch.ones_like(context.positions, dtype=torch.bool) if enabled is None else enabled[:, None]
         last_is_timestamp, previous_is_timestamp = (context.last_generated(2) >= first).unbind(-1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.core.checks.arguments import to_callback, to_optional
+from polydraft.core.decode import Request
 from polydraft.core.errors import PromptError, UnsupportedModel
 from polydraft.modalities.generation_config import LENGTH_FIELDS
 from polydraft.modalities.pipeline import Pipeline
@@ -22,9 +22,9 @@ from polydraft.modalities.transcription.request import (
     TranscriptionStream,
     Window,
     WindowInput,
+    WindowTranscript,
 )
 from polydraft.modalities.transcription.result import Segment, Transcription
-from polydraft.modalities.transcription.segments import TimedTokens
 from polydraft.modalities.transcription.sound import SoundSource, open_sound
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class SoundBuffer(Protocol):
     def num_frames(self) -> int:
         """Return the number of frames of 10 ms."""
 
+    @property
+    def num_sound_frames(self) -> int:
+        """Return the number of frames that hold sound; others are padding."""
+
     def push(self, samples: NDArray[np.float32]) -> None:
         """Append mono sound, `[S]`."""
 
@@ -56,15 +60,6 @@ class SoundBuffer(Protocol):
 
 
 AnyBuffer = TypeVar("AnyBuffer", bound=SoundBuffer)
-
-
-@dataclass(frozen=True)
-class WindowTranscript:
-    """Content of the tokens of a window."""
-
-    segments: list[TimedTokens]
-    num_frames: int  # after which the next window begins
-    is_cut: bool = False  # whether text is lost, since there was no room for more tokens
 
 
 class TranscriptionPipeline(Pipeline, Generic[AnyBuffer]):
@@ -104,11 +99,15 @@ class TranscriptionPipeline(Pipeline, Generic[AnyBuffer]):
             PromptError: it is no sound, or holds none.
         """
         recording = self.open_buffer()
-        with open_sound(audio, sample_rate=recording.sample_rate) as sound:
-            for block in sound:
-                recording.push(block)
-        if not recording.num_samples:
-            raise PromptError("the recording is empty; give one with sound in it.")
+        try:
+            with open_sound(audio, sample_rate=recording.sample_rate) as sound:
+                for block in sound:
+                    recording.push(block)
+            if not recording.num_samples:
+                raise PromptError("the recording is empty; give one with sound in it.")
+        except BaseException:
+            recording.close()
+            raise
         return recording
 
     @abstractmethod
@@ -158,8 +157,17 @@ class TranscriptionPipeline(Pipeline, Generic[AnyBuffer]):
         """Return the probability of silence at the start of a transcript, 0 where the model does not tell it."""
 
     @abstractmethod
-    def read_window(self, window: Window, ids: Sequence[int]) -> WindowTranscript:
-        """Return the segments of a window's tokens, and where the next window begins."""
+    def read_window(
+        self, window: Window, row: Request, options: TranscriptionOptions, recording: Any
+    ) -> WindowTranscript:
+        """Return the parts of a window's text, and where the next window begins.
+
+        Args:
+            window (Window): It has been encoded.
+            row (Request): Its tokens and their log probabilities.
+            options (TranscriptionOptions): What the caller asks for.
+            recording (SoundBuffer): The whole recording.
+        """
 
     @abstractmethod
     def open_text(self) -> WindowText:

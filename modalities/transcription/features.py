@@ -186,6 +186,11 @@ class LogMelStream:
         return max(self.num_samples, self.settings.chunk_samples) // self.settings.hop_length
 
     @property
+    def num_sound_frames(self) -> int:
+        """Return the number of frames that hold sound, without the padding to 30 seconds."""
+        return min(self.num_frames, -(-self.num_samples // self.settings.hop_length))
+
+    @property
     def maximum(self) -> float:
         """Return the largest log10 mel power so far, relative to which quiet frames are clamped."""
         tail = self._tail_frames()

@@ -5,7 +5,8 @@
 
 A word is final once two transcripts in turn agree on it and on all before it (local agreement; Liu et al. 2020, and
 Macháček et al. 2023, arXiv 2307.14743). Once a whole segment is final the window begins after it. Every transcript is
-drafted from the one before (`core/drafters/hypothesis.py`), which holds nearly all of it, so it takes few passes.
+drafted from the one before (`core/drafters/hypothesis.py`), which holds nearly all of it, so it takes few passes; when
+the window moves, from the part of it that is still in the window.
 """
 
 from __future__ import annotations
@@ -143,10 +144,12 @@ class LiveTranscript:
             return []
         cut = self.last_final_pair()
         if cut is not None:
-            num_left = (self.ids[cut] - self.pipe.control_tokens.first_timestamp) * FRAMES_PER_STEP
-            self.first_frame += min(num_left, self.num_frames)  # a timestamp may lie after the sound
+            first = self.pipe.control_tokens.first_timestamp
+            num_steps = self.ids[cut] - first
+            self.first_frame += min(num_steps * FRAMES_PER_STEP, self.num_frames)  # a timestamp may lie after the sound
             self.num_final -= len(self.words(self.ids[:cut]))
-            self.ids = []  # its timestamps were those of the old window
+            # what follows is the transcript of the new window so far, with times from its start
+            self.ids = [token - num_steps if token >= first else token for token in self.ids[cut:]]
             return []
         if self.num_frames < full:
             return []

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.checks.arguments import argument_error, to_float, to_optional, to_real, to_string
+from polydraft.core.checks.arguments import argument_error, to_float, to_integer, to_optional, to_real, to_string
+from polydraft.core.decode import Request
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.methods.spec import MethodContext
 from polydraft.core.sampling.constraints import Constraints
@@ -33,11 +34,17 @@ from polydraft.modalities.generation_config import build_constraints
 from polydraft.modalities.loading import Drafters, cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import expand_seeds, synchronized
-from polydraft.modalities.transcription.base import TranscriptionPipeline, WindowTranscript
+from polydraft.modalities.transcription.base import TranscriptionPipeline
 from polydraft.modalities.transcription.committed_text import WindowText
 from polydraft.modalities.transcription.draft_model import KIND, features_of, is_draft_model, load_draft_model
 from polydraft.modalities.transcription.features import LogMelStream
 from polydraft.modalities.transcription.live import INTERVAL, Caption, LiveOptions, LiveTranscript, listen
+from polydraft.modalities.transcription.pauses import (
+    cut_at_pauses,
+    frame_power,
+    recording_loudness,
+    smoothed_loudness,
+)
 from polydraft.modalities.transcription.request import (
     MAX_ATTEMPTS,
     OnStep,
@@ -47,22 +54,26 @@ from polydraft.modalities.transcription.request import (
     TranscriptionStep,
     TranscriptionStream,
     Window,
+    WindowTranscript,
 )
 from polydraft.modalities.transcription.result import Segment, Transcription
 from polydraft.modalities.transcription.segments import (
     FRAME_SECONDS,
+    FRAMES_PER_STEP,
     QualityThresholds,
     compression_ratio,
     split_window,
 )
 from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import ControlTokens
+from polydraft.modalities.transcription.words import Alignment, Part, find_alignment_heads, token_end_times
 from polydraft.modalities.vocab_mapping import load_tokenizer
 from polydraft.modalities.weights import load_pretrained, read_weights
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the attempts at a window, as published
 # in transformers' measure of repetition, over bytes of token ids; the published 2.4 is of text
 THRESHOLDS = QualityThresholds(compression_ratio=1.35, log_prob=-1.0, no_speech=0.6)
+MAX_BATCH_SIZE = 64  # windows that are decoded together
 SAMPLE_TOKENS = 224  # of a prompt that passes are timed with
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.05, 20.0  # seconds between two transcripts of live sound
 
@@ -70,8 +81,8 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.05, 20.0  # seconds between two transcri
 def transcribe(
     audio: SoundSource, *, language: str | None = None, task: str = "transcribe", timestamps: bool | None = None,
     initial_prompt: str | None = None, condition_on_previous: bool = False, hypothesis: str | None = None,
-    speculative: bool = True, model: str | Path = "whisper-base", drafter: Drafters | None = None,
-    method: str | None = None, seed: int = 0,
+    batch_size: int = 1, word_timestamps: bool = False, speculative: bool = True, model: str | Path = "whisper-base",
+    drafter: Drafters | None = None, method: str | None = None, seed: int = 0,
     temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> Transcription:  # fmt: skip
@@ -88,6 +99,9 @@ def transcribe(
         condition_on_previous (bool): whether the text of a window is context for the next.
         hypothesis (str | None): a guess of the text, such as an earlier transcript of the same sound, which drafts copy
             from; the text is the same without it, later.
+        batch_size (int): windows that are decoded together. 1 is Whisper's own algorithm, one window after the other;
+            with more, the recording is cut at pauses, silence is left out, and the text does not depend on how many.
+        word_timestamps (bool): whether words have times, too.
         speculative (bool): True drafts with the model's default method, False is plain decoding; the text is the same.
         model (str | Path): a model, as for `load`.
         drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
@@ -109,8 +123,9 @@ def transcribe(
     pipe: TranscriptionPipeline[Any] = cached_pipeline("transcription", model, method, device, dtype, drafter=drafter)
     return pipe(
         audio, language=language, task=task, timestamps=timestamps, initial_prompt=initial_prompt,
-        condition_on_previous=condition_on_previous, hypothesis=hypothesis, speculative=speculative, method=method,
-        seed=seed, temperature=temperature, thresholds=thresholds, on_step=on_step,
+        condition_on_previous=condition_on_previous, hypothesis=hypothesis, batch_size=batch_size,
+        word_timestamps=word_timestamps, speculative=speculative, method=method, seed=seed, temperature=temperature,
+        thresholds=thresholds, on_step=on_step,
     )  # fmt: skip
 
 
@@ -123,6 +138,21 @@ def parse_temperatures(given: float | Sequence[float] | None) -> tuple[float, ..
     return numbers
 
 
+def check_batch_size(given: int, condition_on_previous: bool) -> int:
+    """Return the number of windows that are decoded together.
+
+    Raises:
+        InvalidArgument: it is out of range, or windows decoded together would need the text of each other.
+    """
+    size = to_integer("batch_size", given, 1, MAX_BATCH_SIZE)
+    if size > 1 and condition_on_previous:
+        raise InvalidArgument(
+            f"condition_on_previous needs the text before a window, which batch_size={size} decodes at the same time; "
+            "leave one of them out."
+        )
+    return size
+
+
 class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
     """Whisper with its weights, tokenizer and features: an encoder, a decoder, and control tokens."""
 
@@ -130,6 +160,7 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.control_tokens = ControlTokens.from_config(self.target_model.generation_config, self.tokenizer)
         self.log_mel = features_of(card)
+        self.alignment_heads = find_alignment_heads(self.target_model)
         self.eos_token_ids = frozenset({self.control_tokens.end})
 
     def load_target_model(self, folder: Path) -> PreTrainedModel:
@@ -236,10 +267,25 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
     def compression_ratio(self, ids: Sequence[int]) -> float:
         return compression_ratio(ids, self.token_mask.shape[1])
 
-    def read_window(self, window: Window, ids: Sequence[int]) -> WindowTranscript:
-        tokens = ids[:-1] if ids and ids[-1] == self.control_tokens.end else ids
-        offset = window.first_frame * FRAME_SECONDS
-        return WindowTranscript(*split_window(tokens, self.control_tokens.first_timestamp, window.num_frames, offset))
+    def read_window(
+        self, window: Window, row: Request, options: TranscriptionOptions, recording: LogMelStream
+    ) -> WindowTranscript:
+        tokens = row.ids[:-1] if row.ids and row.ids[-1] == self.control_tokens.end else row.ids
+        alignment = None
+        if tokens and (options.sentences or options.word_timestamps):
+            # frames after the end of a short recording are padding
+            num_frames = min(window.num_frames, recording.num_sound_frames - window.first_frame)
+            alignment = self.align(window, tokens, row.log_probs, max(num_frames, FRAMES_PER_STEP), options.language)
+        if options.sentences:
+            return WindowTranscript([] if alignment is None else alignment.parts(), window.num_frames)
+        first_timestamp, offset = self.control_tokens.first_timestamp, window.first_frame * FRAME_SECONDS
+        timed, num_frames = split_window(tokens, first_timestamp, window.num_frames, offset)
+        parts, position = [], 0
+        for each in timed:
+            positions = range(position, position + len(each.tokens))
+            parts.append(Part(each, () if alignment is None else alignment.words(positions)))
+            position = positions.stop
+        return WindowTranscript(parts, num_frames)
 
     def open_text(self) -> WindowText:
         return WindowText(self.decode_text, self.control_tokens.end, self.control_tokens.first_timestamp)
@@ -269,6 +315,32 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
             return 0.0
         logits = self.target().compute_logits(states[prompt_ids.index(tokens.start)]).float()
         return float(logits.softmax(-1)[tokens.no_speech])
+
+    @torch.inference_mode()
+    def align(
+        self, window: Window, tokens: Sequence[int], log_probs: Sequence[float], num_frames: int, language: str | None
+    ) -> Alignment:
+        """Return the times of the tokens of a window, by one pass of the decoder over all of them.
+
+        Args:
+            window (Window): it has been encoded.
+            tokens (Sequence[int]): `[N]` its transcript, without the end of the text; at least one.
+            log_probs (Sequence[float]): of the tokens.
+            num_frames (int): frames of the window that hold sound.
+            language (str | None): code; None for a model of one language.
+        """
+        prompt_ids, given, control = window.prompt_ids, window.encoder_input, self.control_tokens
+        # what is before the first word tells where it begins: the first token, if it is a timestamp, or the prompt
+        first = len(prompt_ids) - (tokens[0] < control.first_timestamp)
+        ids = torch.tensor([*prompt_ids, *tokens], device=self.device)
+        assert given.states is not None
+        attention = self.target().network.cross_attention(ids, given.states, self.alignment_heads)
+        ends = token_end_times(attention[:, first:, : num_frames // FRAMES_PER_STEP].cpu()).tolist()
+        return Alignment(
+            tokens, [0.0, *ends][-len(tokens) - 1 :], log_probs,
+            smoothed_loudness(frame_power(given.features[:, :num_frames])), window.first_frame * FRAME_SECONDS,
+            control.end, self.decode_text, language or "en",
+        )  # fmt: skip
 
     @synchronized
     @torch.inference_mode()
@@ -335,14 +407,16 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
     def run(  # type: ignore[override]
         self, audio: SoundSource | LogMelStream, *, language: str | None = None, task: str = "transcribe",
         timestamps: bool | None = None, initial_prompt: str | None = None, condition_on_previous: bool = False,
-        hypothesis: str | None = None, speculative: bool = True, method: str | None = None, seed: int = 0,
-        temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
+        hypothesis: str | None = None, batch_size: int = 1, word_timestamps: bool = False, speculative: bool = True,
+        method: str | None = None, seed: int = 0, temperature: float | Sequence[float] | None = None,
+        thresholds: QualityThresholds | None = THRESHOLDS,
     ) -> TranscriptionRequest:  # fmt: skip
         """Return the request for a caller that schedules it, with the arguments of `transcribe`.
 
         The recording may be features that the caller has computed elsewhere, all of them; the request closes them.
         """
         spec, name = self.select_method(speculative, method), self.card.name
+        batch_size = check_batch_size(batch_size, bool(condition_on_previous))
         text = to_optional(to_string, "initial_prompt", initial_prompt)
         options = TranscriptionOptions(
             self.control_tokens.check_language(to_optional(to_string, "language", language), name),
@@ -350,24 +424,38 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
             parse_temperatures(temperature), thresholds or QualityThresholds(None, None, None),
             expand_seeds(seed, 1, "recording")[0], self.text_ids(text), bool(condition_on_previous),
             hypothesis=self.text_ids(to_optional(to_string, "hypothesis", hypothesis)),
+            word_timestamps=bool(word_timestamps),
         )  # fmt: skip
         features = audio if isinstance(audio, LogMelStream) else self.read_sound(audio)
-        if features.settings != self.log_mel:
-            raise InvalidArgument(f"the features are not those of {name}; compute them with its pipeline's log_mel.")
-        if features.num_frames > self.window_frames:
-            options = replace(options, timestamps=True)
-        return self.build_request(spec, features, options)
+        try:
+            if features.settings != self.log_mel:
+                raise InvalidArgument(
+                    f"the features are not those of {name}; compute them with its pipeline's log_mel."
+                )
+            if batch_size > 1:
+                options = replace(options, timestamps=False, sentences=options.timestamps)
+            elif features.num_frames > self.window_frames:
+                options = replace(options, timestamps=True)
+            return self.build_request(spec, features, options, batch_size)
+        except BaseException:
+            features.close()
+            raise
 
     @synchronized
-    def build_request(self, spec: Any, features: LogMelStream, options: TranscriptionOptions) -> TranscriptionRequest:
+    def build_request(
+        self, spec: Any, features: LogMelStream, options: TranscriptionOptions, batch_size: int
+    ) -> TranscriptionRequest:
         """Return the request for features, whose language is detected where it is not given."""
+        tracks = [Track(0, features.num_frames)]
+        if batch_size > 1:
+            tracks = [Track(*piece) for piece in cut_at_pauses(recording_loudness(features), self.window_frames)]
         first_input = None
         if options.language is None and self.control_tokens.languages:
-            first_input = self.encoder_input(features, 0, min(self.window_frames, features.num_frames))
+            first = tracks[0] if tracks else Track(0, features.num_frames)
+            first_input = self.encoder_input(features, first.first_frame, min(self.window_frames, first.num_left))
             language, probability = self.detect_language(first_input)
             options = replace(options, language=language, language_probability=probability)
-        tracks = [Track(0, features.num_frames)]
-        return TranscriptionRequest(self, self.method(spec), features, options, tracks, first_input=first_input)
+        return TranscriptionRequest(self, self.method(spec), features, options, tracks, batch_size, first_input)
 
     def open_buffer(self) -> LogMelStream:
         return self.log_mel.stream()

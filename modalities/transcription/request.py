@@ -2,8 +2,9 @@
 
 Whisper's own algorithm (Radford et al. 2022, arXiv 2212.04356, section 3.8): a window of 30 seconds is decoded with
 timestamps, the next one begins where the last whole sentence ended, and a window whose text repeats itself or is
-unlikely is decoded again at a higher temperature. It runs along a `Track`; a recording has one, or one a piece where it
-has been cut at silences, and tracks are decoded together.
+unlikely is decoded again at a higher temperature. It runs along a `Track`. A recording has one, or one a piece where it
+has been cut at pauses (`pauses.py`): then tracks are decoded together, each in one window and without timestamps, which
+would leave sentences at its end to another window, and the text is timed by attention (`words.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from polydraft.modalities.transcription.segments import (
     is_silent,
     needs_fallback,
 )
+from polydraft.modalities.transcription.words import Part
 
 if TYPE_CHECKING:
     from polydraft.modalities.transcription.base import SoundBuffer, TranscriptionPipeline
@@ -40,7 +42,7 @@ class TranscriptionOptions:
 
     language: str | None  # code; None for a model of one language
     task: str
-    timestamps: bool
+    timestamps: bool  # whether windows are decoded with timestamps
     temperatures: tuple[float, ...]  # of the attempts at a window
     thresholds: QualityThresholds
     seed: int
@@ -49,6 +51,8 @@ class TranscriptionOptions:
     language_probability: float | None = None  # if the language was detected
     hypothesis: tuple[int, ...] = ()  # ids of a guess of the whole text
     context: str | None = None  # text before the recording, for models whose prompt is written by a processor
+    sentences: bool = False  # whether the text of a window without timestamps is split into sentences
+    word_timestamps: bool = False  # whether words have times
 
 
 class WindowInput(Protocol):
@@ -71,22 +75,33 @@ class Window:
     encoder_input: WindowInput
     prompt_ids: tuple[int, ...]
     attempt: int = 0  # index of its temperature
+    prompt: int = 0  # index of the request's prompt for this attempt
+    no_speech_prob: float | None = None  # probability that nothing is spoken, once the first attempt has been prefilled
+
+
+@dataclass(frozen=True)
+class WindowTranscript:
+    """Content of the tokens of a window."""
+
+    parts: list[Part]
+    num_frames: int  # after which the next window begins
+    is_cut: bool = False  # whether text is lost, since there was no room for more tokens
 
 
 @dataclass
 class Track:
     """A part of the recording, decoded window after window."""
 
-    first_frame: int
+    first_frame: int  # of what is not decoded yet
     end_frame: int
     segments: list[Segment] = field(default_factory=list)
-    window: Window | None = None
+    window: Window | None = None  # None before it is opened, and at the end
     context: list[int] = field(default_factory=list)  # ids of the text so far that the next window may follow
 
     @property
-    def num_done(self) -> int:
-        """Return the number of frames before the present window, all of them where there is none."""
-        return (self.end_frame if self.window is None else self.window.first_frame) - self.first_frame
+    def num_left(self) -> int:
+        """Return the number of frames that are not decoded yet."""
+        return max(self.end_frame - self.first_frame, 0)
 
 
 @dataclass(frozen=True)
@@ -146,10 +161,11 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         self.duration = features.duration
         self.owners: list[Track] = []  # of every prompt
         self.texts: list[WindowText] = []  # of every prompt
-        self.num_polled = 0  # segments that have been polled
         self.cut_windows: list[Window] = []  # whose text is incomplete
-        for track in self.tracks:
-            self.open_window(track, track.first_frame, first_input if track is self.tracks[0] else None)
+        self.open_tracks: list[Track] = []  # at most as many as windows may be live, since each has features in memory
+        self.num_opened = 0  # tracks
+        self.polled_tracks = self.polled_segments = 0  # tracks that have been polled, and segments of the one after
+        self.fill_tracks(first_input)
 
     @property
     def has_failed(self) -> bool:
@@ -163,21 +179,34 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
     @property
     def has_ended(self) -> bool:
         """Return whether all windows have been decoded."""
-        return all(track.window is None for track in self.tracks)
+        return not self.open_tracks and self.num_opened == len(self.tracks)
 
     @property
     def segments(self) -> list[Segment]:
         """Return the finished segments, in the order of the recording."""
         return [segment for track in self.tracks for segment in track.segments]
 
-    def open_window(self, track: Track, first_frame: int, encoder_input: WindowInput | None = None) -> None:
-        """Let a track go on with the window that begins with a frame, unless the track ends before."""
-        num_frames = self.pipe.window_length(self.features, first_frame, track.end_frame)
+    def fill_tracks(self, first_input: WindowInput | None = None) -> None:
+        """Open the next tracks while there is room, the first one with its encoder input; close features at the end."""
+        while self.num_opened < len(self.tracks) and len(self.open_tracks) < self.max_live:
+            track = self.tracks[self.num_opened]
+            self.num_opened += 1
+            self.open_tracks.append(track)
+            self.open_window(track, first_input)
+            first_input = None
+        if self.has_ended:
+            self.features.close()
+
+    def open_window(self, track: Track, encoder_input: WindowInput | None = None) -> None:
+        """Let a track go on with its next window, or end."""
+        num_frames = self.pipe.window_length(self.features, track.first_frame, track.end_frame)
         if num_frames <= 0:
             track.window = None
+            self.open_tracks.remove(track)
+            self.fill_tracks()
             return
-        given = encoder_input or self.pipe.encoder_input(self.features, first_frame, num_frames)
-        track.window = Window(first_frame, num_frames, given, self.prompt_ids(track, given))
+        given = encoder_input or self.pipe.encoder_input(self.features, track.first_frame, num_frames)
+        track.window = Window(track.first_frame, num_frames, given, self.prompt_ids(track, given))
         self.add_attempt(track, track.window)
 
     def prompt_ids(self, track: Track, given: WindowInput) -> tuple[int, ...]:
@@ -194,6 +223,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             window.first_frame * MAX_ATTEMPTS + window.attempt, window.encoder_input.model_kwargs,
             replace(self.pipe.sampling_params(temperature=temperature), log_probs=True), self.options.hypothesis,
         )  # fmt: skip
+        window.prompt = len(self.prompts)
         self.rows.append(Request(len(self.prompts), DecodeStats(self.method.name, self.method.effective_guarantee)))
         self.prompts.append(prompt)
         self.owners.append(track)
@@ -206,8 +236,6 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         for index in sorted(ended):
             if self.rows[index].error is None:
                 self.end_attempt(self.owners[index], self.rows[index], self.texts[index])
-        if self.has_ended:
-            self.features.close()
         return {}
 
     def end_attempt(self, track: Track, row: Request, committed: WindowText) -> None:
@@ -217,35 +245,38 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         temperature = options.temperatures[window.attempt]
         ratio = self.pipe.compression_ratio(row.ids)
         log_prob = average_log_prob(row.log_probs)
-        no_speech = self.pipe.no_speech_probability(window.encoder_input, window.prompt_ids)
+        if window.no_speech_prob is None:
+            window.no_speech_prob = self.pipe.no_speech_probability(window.encoder_input, window.prompt_ids)
+        no_speech = window.no_speech_prob
         is_last = window.attempt + 1 == len(options.temperatures)
         if needs_fallback(ratio, log_prob, no_speech, options.thresholds) and not is_last:
             window.attempt += 1
             self.add_attempt(track, window)
             return
-        window.encoder_input.release()
         if is_silent(log_prob, no_speech, options.thresholds):
-            self.open_window(track, window.first_frame + window.num_frames)
-            return
-        read = self.pipe.read_window(window, row.ids)
+            read = WindowTranscript([], window.num_frames)
+        else:
+            read = self.pipe.read_window(window, row, options, self.features)
+        window.encoder_input.release()
         position = 0  # of the segment's first token
-        for start, end, ids in read.segments:
+        for (start, end, ids), words in read.parts:
             text, end = self.pipe.decode_text(ids), min(end, self.duration)
             track.segments.append(
                 Segment(
                     min(start, end), end, text, tuple(ids), temperature, log_prob, ratio, no_speech,
-                    seek=window.first_frame, runs=committed.runs(position, position + len(ids)),
+                    words if options.word_timestamps else (), seek=window.first_frame,
+                    runs=committed.runs(position, position + len(ids)),
                 )
             )  # fmt: skip
             position += len(ids)
             track.context += self.pipe.context_ids(ids)
         if read.is_cut:
             self.cut_windows.append(window)
-        if temperature >= UNRELIABLE_TEMPERATURE:
+        if read.parts and temperature >= UNRELIABLE_TEMPERATURE:
             track.context = []
         # a window that found no end of a sentence before its first frame would be decoded again and again
-        num_frames = read.num_frames if read.num_frames > 0 else window.num_frames
-        self.open_window(track, window.first_frame + num_frames)
+        track.first_frame += read.num_frames if read.num_frames > 0 else window.num_frames
+        self.open_window(track)
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on how far the text can be relied on."""
@@ -259,12 +290,13 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         self.features.close()
 
     def poll_events(self) -> list[TranscriptionProgress]:
-        segments = self.segments
-        new, self.num_polled = segments[self.num_polled :], len(segments)
-        live = [index for index, row in enumerate(self.rows) if row.finish == "cancelled" and row.ids]
-        partial = " ".join(self.texts[index].text.strip() for index in live)
+        new = self.poll_segments()
+        live = [track.window.prompt for track in self.open_tracks if track.window is not None]
+        partial = " ".join(text for index in live if (text := self.texts[index].text.strip()))
         open_segments = [segment for index in live for segment in self.open_segments(index)]
-        seconds = min(sum(track.num_done for track in self.tracks) * FRAME_SECONDS, self.duration)
+        num_sound = self.features.num_sound_frames  # a short recording is padded
+        num_left = sum(max(min(track.end_frame, num_sound) - track.first_frame, 0) for track in self.tracks)
+        seconds = max(self.duration - num_left * FRAME_SECONDS, 0.0)
         return [
             TranscriptionProgress(
                 new, partial, seconds, self.duration, self.passes, self.num_generated, self.decode_seconds,
@@ -276,6 +308,18 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         """Return the segments of a prompt that is being decoded."""
         window = self.owners[index].window
         return [] if window is None else self.texts[index].open_segments(window.first_frame * FRAME_SECONDS)
+
+    def poll_segments(self) -> list[Segment]:
+        """Return the segments since the last call, in the order of the recording; those after a gap have to wait."""
+        new: list[Segment] = []
+        while self.polled_tracks < len(self.tracks):
+            track = self.tracks[self.polled_tracks]
+            new += track.segments[self.polled_segments :]
+            self.polled_segments = len(track.segments)
+            if track.num_left:
+                break
+            self.polled_tracks, self.polled_segments = self.polled_tracks + 1, 0
+        return new
 
     def result(self) -> Transcription:
         """Return the text, its segments and statistics of what has been decoded so far."""

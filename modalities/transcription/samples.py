@@ -48,6 +48,11 @@ class SampleBuffer:
         return self.num_samples / self.sample_rate
 
     @property
+    def num_sound_frames(self) -> int:
+        """Return the number of frames, all of which hold sound."""
+        return self.num_frames
+
+    @property
     def num_frames(self) -> int:
         """Return the number of frames, the last of which may be shorter."""
         return -(-self.num_samples // self.hop_length)

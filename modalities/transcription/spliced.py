@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from polydraft.core.checks.arguments import to_optional, to_string
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.checks.system_errors import system_error
+from polydraft.core.decode import Request
 from polydraft.core.errors import InvalidArgument, PolydraftError, WeightsError
 from polydraft.core.folders.diagnosis import first_line
 from polydraft.core.folders.readers import read_pretrained
@@ -35,12 +36,18 @@ from polydraft.core.target.spliced import SplicedTarget
 from polydraft.modalities.generation_config import length_limits, resolve_eos_token_ids
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import expand_seeds, synchronized
-from polydraft.modalities.transcription.base import TranscriptionPipeline, WindowTranscript
+from polydraft.modalities.transcription.base import TranscriptionPipeline
 from polydraft.modalities.transcription.committed_text import WindowText
-from polydraft.modalities.transcription.pipeline import THRESHOLDS, parse_temperatures
+from polydraft.modalities.transcription.pipeline import THRESHOLDS, check_batch_size, parse_temperatures
 from polydraft.modalities.transcription.processor import FILES, load_processor
 from polydraft.modalities.transcription.prompts import PROMPTS, TranscriptText
-from polydraft.modalities.transcription.request import Track, TranscriptionOptions, TranscriptionRequest, Window
+from polydraft.modalities.transcription.request import (
+    Track,
+    TranscriptionOptions,
+    TranscriptionRequest,
+    Window,
+    WindowTranscript,
+)
 from polydraft.modalities.transcription.result import Segment
 from polydraft.modalities.transcription.samples import SampleBuffer, quiet_cut
 from polydraft.modalities.transcription.segments import (
@@ -51,6 +58,7 @@ from polydraft.modalities.transcription.segments import (
 )
 from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import TASKS
+from polydraft.modalities.transcription.words import Part
 from polydraft.modalities.weights import load_pretrained, read_weights
 
 WINDOW_SECONDS = 30  # of processors that name no `chunk_length`
@@ -214,8 +222,9 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
     def run(  # type: ignore[override]
         self, audio: SoundSource | SampleBuffer, *, language: str | None = None, task: str = "transcribe",
         timestamps: bool | None = None, initial_prompt: str | None = None, condition_on_previous: bool = False,
-        hypothesis: str | None = None, speculative: bool = True, method: str | None = None, seed: int = 0,
-        temperature: float | Sequence[float] | None = None, thresholds: QualityThresholds | None = THRESHOLDS,
+        hypothesis: str | None = None, batch_size: int = 1, word_timestamps: bool = False, speculative: bool = True,
+        method: str | None = None, seed: int = 0, temperature: float | Sequence[float] | None = None,
+        thresholds: QualityThresholds | None = THRESHOLDS,
     ) -> TranscriptionRequest:  # fmt: skip
         """Return the request for a caller that schedules it, with the arguments of `transcribe`.
 
@@ -225,10 +234,14 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
             InvalidArgument: the model lacks an option; the message says what it has.
         """
         spec, name = self.select_method(speculative, method), self.card.name
-        if timestamps:
+        if timestamps or word_timestamps:
             raise InvalidArgument(
                 f"{name} writes no times; leave timestamps out, and the segments are pieces of at most "
                 f"{self.window_seconds} s, cut where it is quiet."
+            )
+        if check_batch_size(batch_size, bool(condition_on_previous)) > 1:
+            raise InvalidArgument(
+                f"{name} hears a recording piece by piece, each as long as it can; leave batch_size out."
             )
         if condition_on_previous:
             raise InvalidArgument(
@@ -328,12 +341,15 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
     def no_speech_probability(self, given: SoundInput, prompt_ids: Sequence[int]) -> float:
         return 0.0
 
-    def read_window(self, window: Window, ids: Sequence[int]) -> WindowTranscript:
+    def read_window(
+        self, window: Window, row: Request, options: TranscriptionOptions, recording: SampleBuffer
+    ) -> WindowTranscript:
+        ids = row.ids
         has_ended = bool(ids) and ids[-1] in self.eos_token_ids
         tokens, start = list(ids[:-1] if has_ended else ids), window.first_frame * FRAME_SECONDS
         end = start + window.num_frames * FRAME_SECONDS
-        segments = [TimedTokens(start, end, tokens)] if self.parse(tokens).text.strip() else []
-        return WindowTranscript(segments, window.num_frames, is_cut=not has_ended)
+        parts = [Part(TimedTokens(start, end, tokens), ())] if self.parse(tokens).text.strip() else []
+        return WindowTranscript(parts, window.num_frames, is_cut=not has_ended)
 
     def open_text(self) -> WindowText:
         return WindowText(self.decode_text, self.vocab_size, self.vocab_size)  # there are no timestamps

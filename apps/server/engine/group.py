@@ -56,6 +56,8 @@ class BatchGroup:
         """Drop cancelled requests, add waiting prompts, and run one pass."""
         for job in [job for job in self.jobs if job.handle.cancelled]:
             self.drop(job)
+        for job in [job for job in self.jobs if job.run.is_finished]:  # one in which there was nothing to decode
+            self.publish(job)
         self.fill()
         if not self.live:
             return

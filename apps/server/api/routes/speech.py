@@ -13,13 +13,12 @@ from fastapi.responses import Response, StreamingResponse
 from polydraft.apps.server.api import sound, sse
 from polydraft.apps.server.api.ignored import NamingRoute, note_ignored
 from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, refusals, seed_headers, track_request
-from polydraft.apps.server.api.schemas.common import ignored, metrics
+from polydraft.apps.server.api.schemas.common import TokenUsage, ignored, metrics
 from polydraft.apps.server.api.schemas.speech import (
     OPENAI_VOICES,
     AudioDelta,
     AudioDone,
     SpeechRequest,
-    SpeechUsage,
     VoiceInfo,
     Voices,
 )
@@ -142,7 +141,7 @@ async def events(handle: RequestHandle, pieces: AsyncIterator[bytes], seed: int,
     result: SpeechResult = await handle.result()
     read, spoken = handle.prompt_tokens, result.stats.tokens
     done = AudioDone(
-        usage=SpeechUsage(input_tokens=read, output_tokens=spoken, total_tokens=read + spoken), seed=seed,
+        usage=TokenUsage(input_tokens=read, output_tokens=spoken, total_tokens=read + spoken), seed=seed,
         sample_rate=rate, finish_reason=result.finish_reason, metrics=metrics(result.stats),
         ignored_words=list(result.ignored_words), notes=list(result.notes),
     )  # fmt: skip

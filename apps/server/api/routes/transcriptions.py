@@ -24,9 +24,9 @@ from polydraft.apps.server.api.schemas.common import ignored, metrics
 from polydraft.apps.server.api.schemas.transcriptions import (
     SUBTITLES,
     DurationUsage,
+    StreamedUsage,
     TextDelta,
     TextDone,
-    TokenUsage,
     TranscriptionAnswer,
     TranscriptionForm,
     TranslationForm,
@@ -80,6 +80,7 @@ async def answer(
         except RequestValidationError as error:
             return envelope.invalid(error, list(kind.model_fields))
     try:
+        granularities = check_granularities(form)
         is_streamed = check_stream(form)
         served = engine.model(form.model, "transcription")
         note_ignored(request, unused(form))
@@ -102,7 +103,8 @@ async def answer(
         "metrics": metrics(result.stats), "notes": list(result.notes),
     }  # fmt: skip
     if form.response_format == "verbose_json":
-        return JSONResponse(VerboseTranscription(**result.to_dict(), **shared).model_dump())
+        missing = {f"{name}s" for name in ("segment", "word") if name not in granularities}
+        return JSONResponse(VerboseTranscription(**result.to_dict(), **shared).model_dump(exclude=missing))
     return JSONResponse(TranscriptionAnswer(text=result.text, **shared).model_dump())
 
 
@@ -114,6 +116,17 @@ def check_stream(form: TranslationForm) -> bool:
             f"response_format={form.response_format} is not streamed; use json or text, or leave stream out."
         )
     return is_streamed
+
+
+def check_granularities(form: TranslationForm) -> list[str]:
+    """Return what has times in the answer; raise InvalidArgument for words in a format that does not have them."""
+    granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ["segment"]
+    if "word" in granularities and form.response_format != "verbose_json":
+        raise InvalidArgument(
+            f"timestamp_granularities=word needs response_format=verbose_json, not {form.response_format}; change one "
+            "of them."
+        )
+    return granularities
 
 
 def unused(form: TranslationForm) -> list[str]:
@@ -145,7 +158,7 @@ async def events(handle: RequestHandle, head: TranscriptionProgress | None, seed
         if len(result.text) > len(sent) and result.text.startswith(sent):
             yield sse.event(TextDelta(delta=result.text[len(sent) :]))
         read, written = handle.prompt_tokens, result.stats.tokens
-        usage = TokenUsage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+        usage = StreamedUsage(input_tokens=read, output_tokens=written, total_tokens=read + written)
         yield sse.event(
             TextDone(
                 text=result.text, usage=usage, language=result.language, duration=result.duration, model=result.model,

@@ -137,6 +137,14 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class TokenUsage(ResponseModel):
+    """Tokens that a request read and generated."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
 class DecodingFields(BaseModel):
     """Fields of every request and form, beyond OpenAI's, that say how to decode."""
 

@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from polydraft.apps.server.api.schemas.chat import DATA_URL
-from polydraft.apps.server.api.schemas.common import Ignored, Metrics, Only, ResponseModel, SamplingFields, Text
+from polydraft.apps.server.api.schemas.common import (
+    Ignored,
+    Metrics,
+    Only,
+    ResponseModel,
+    SamplingFields,
+    Text,
+    TokenUsage,
+)
 
 MOST_PICTURES, MOST_ITERATIONS = 10, 4096
 LONGEST_PROMPT = 2000
@@ -72,10 +80,7 @@ class InputDetails(ResponseModel):
     image_tokens: int
 
 
-class ImageUsage(ResponseModel):
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
+class ImageUsage(TokenUsage):
     input_tokens_details: InputDetails
 
 

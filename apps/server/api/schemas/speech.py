@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.api.schemas.common import Ignored, Metrics, ResponseModel, SamplingFields, Text
+from polydraft.apps.server.api.schemas.common import Ignored, Metrics, ResponseModel, SamplingFields, Text, TokenUsage
 
 LONGEST_INPUT = 4096
 Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
@@ -36,12 +36,6 @@ class SpeechRequest(SamplingFields):
     instructions: Annotated[str | None, Field(max_length=LONGEST_INPUT), Ignored()] = None
 
 
-class SpeechUsage(ResponseModel):
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
-
-
 class AudioDelta(ResponseModel):
     """Next bytes of the audio, in Base64."""
 
@@ -53,7 +47,7 @@ class AudioDone(ResponseModel):
     """End of streamed audio; `ignored_words` are unpronounceable parts of the text, as written."""
 
     type: Literal["speech.audio.done"] = "speech.audio.done"
-    usage: SpeechUsage
+    usage: TokenUsage
     seed: int
     sample_rate: int
     finish_reason: str

@@ -14,9 +14,11 @@ from polydraft.apps.server.api.schemas.common import (
     Only,
     ResponseModel,
     Text,
+    TokenUsage,
 )
 
 LONGEST_PROMPT, LONGEST_HYPOTHESIS = 10_000, 500_000  # characters
+MAX_BATCH_SIZE = 16  # windows of a request that are decoded together, where there are as many rows
 Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
 SUBTITLES = ("srt", "vtt")
 
@@ -39,12 +41,22 @@ class TranslationForm(FormModel, DecodingFields):
         Field(max_length=LONGEST_HYPOTHESIS, description="A guess of the text, which drafts copy from; same answer."),
     ] = None
 
+    batch_size: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_BATCH_SIZE,
+            description="Windows that are decoded together; above 1 the recording is cut at pauses.",
+        ),
+    ] = 1
+
     def arguments(self) -> dict[str, Any]:
         """Return the fields as arguments of a pipeline, with a seed."""
         return self.decoding() | {
             "temperature": self.temperature or None,
             "initial_prompt": self.prompt,
             "hypothesis": self.hypothesis,
+            "batch_size": self.batch_size,
             "task": "translate",
         }
 
@@ -54,9 +66,8 @@ class TranscriptionForm(TranslationForm):
 
     language: Annotated[Text | None, Field(description="Code or English name; detected when left out.")] = None
     timestamp_granularities: Annotated[
-        list[Literal["segment"]],
-        Field(max_length=2, description="Of verbose_json."),
-        Only("words have no times here; ask for segment alone"),
+        list[Literal["segment", "word"]],
+        Field(max_length=2, description="What has times in verbose_json; word is for verbose_json alone."),
     ] = ["segment"]
     stream: Annotated[bool, Field(description="Events in place of an answer; for json and text.")] = False
     include: Annotated[list[str], Field(max_length=0), Only("log probabilities are not returned; leave it out")] = []
@@ -65,7 +76,9 @@ class TranscriptionForm(TranslationForm):
     ] = None
 
     def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"task": "transcribe", "language": self.language}
+        return super().arguments() | {
+            "task": "transcribe", "language": self.language, "word_timestamps": "word" in self.timestamp_granularities,
+        }  # fmt: skip
 
 
 class DurationUsage(ResponseModel):
@@ -75,13 +88,10 @@ class DurationUsage(ResponseModel):
     seconds: Annotated[float, Field(ge=0)]
 
 
-class TokenUsage(ResponseModel):
+class StreamedUsage(TokenUsage):
     """Usage of a streamed answer: tokens of all windows, and of texts that were not good enough and decoded again."""
 
     type: Literal["tokens"] = "tokens"
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
 
 
 class TranscriptionAnswer(ResponseModel):
@@ -110,13 +120,22 @@ class SegmentInfo(ResponseModel):
     no_speech_prob: float
 
 
+class WordInfo(ResponseModel):
+    """Word of a recording; `start` and `end` in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
 class VerboseTranscription(TranscriptionAnswer):
-    """Text with its segments; `language` is the code of the recording's, `duration` its seconds."""
+    """Text with its segments, words or both; `language` is the code of the recording's, `duration` its seconds."""
 
     task: Literal["transcribe", "translate"]
     language: str
     duration: float
-    segments: list[SegmentInfo]
+    segments: list[SegmentInfo] = []
+    words: list[WordInfo] = []
 
 
 class TextDelta(ResponseModel):
@@ -131,7 +150,7 @@ class TextDone(ResponseModel):
 
     type: Literal["transcript.text.done"] = "transcript.text.done"
     text: str
-    usage: TokenUsage
+    usage: StreamedUsage
     language: str
     duration: float
     model: str
