@@ -48,8 +48,7 @@ class GenerationRequest(ABC, Generic[Event, Result]):
         self.num_started = 0  # prompts that have been prefilled; they start in order
         self.num_live = 0  # prompts in the batch
         self.passes = 0  # target passes that any of the prompts took part in
-        guarantee = method.effective_guarantee
-        self.rows = [Request(index, DecodeStats(method.name, guarantee)) for index in range(len(prompts))]
+        self.rows = [Request(index, self.empty_stats()) for index in range(len(prompts))]
         self.stopwatch = PhaseTimer()  # of the passes that any of the prompts took part in
 
     @property
@@ -118,6 +117,14 @@ class GenerationRequest(ABC, Generic[Event, Result]):
         for row in self.rows:
             row.stats.set_times(self.stopwatch)
         return [row.stats for row in self.rows]
+
+    def total_stats(self) -> DecodeStats:
+        """Return the statistics of all prompts together."""
+        return DecodeStats.sum_rows(self.stats() or [self.empty_stats()])
+
+    def empty_stats(self) -> DecodeStats:
+        """Return the statistics of a prompt that has not been decoded."""
+        return DecodeStats(self.method.name, self.method.effective_guarantee)
 
     def close(self) -> None:
         """Give back files that the request holds, if any; it is not decoded any further."""

@@ -13,12 +13,13 @@ import typer
 from polydraft.apps.cli.main import app
 
 AT_ONCE = ("--help", "--version", "--install-completion", "--show-completion")
+END = "\1"  # behind the words of a call; no line break, at which bash would write, and calls of a pipe would mix
 # No program is found, so bash hands every command to this function, words expanded; `base64` must print something.
 PRELUDE = r"""
 PATH=/nowhere
 exec 3>>calls
 command_not_found_handle() {
-    printf '%s\0' "$@" $'\n' >&3
+    printf '%s\0' "$@" $'\1' >&3
     [ "$1" = base64 ] && echo aGk=
     return 0
 }
@@ -42,7 +43,7 @@ def commands(script: str) -> list[list[str]]:
         words = calls.read_text().split("\0")[:-1]
     found: list[list[str]] = [[]]
     for word in words:
-        if word == "\n":
+        if word == END:
             found.append([])
         else:
             found[-1].append(word)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.core.decode import Method, StepResult
-from polydraft.core.stats import DecodeStats
 from polydraft.core.stopping import StopPoint
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.request import GenerationRequest, GenerationStream
@@ -153,7 +152,7 @@ class SpeechGenerationRequest(GenerationRequest[SpeechProgress, SpeechResult]):
         audio = np.concatenate(self.audio_pieces) if self.audio_pieces else np.zeros(0, np.float32)
         return SpeechResult(
             audio, self.pipe.sample_rate, torch.cat([sentence.codes for sentence in self.sentences]),
-            torch.cat([sentence.passes for sentence in self.sentences]), DecodeStats.sum_rows(self.stats()),
+            torch.cat([sentence.passes for sentence in self.sentences]), self.total_stats(),
             "eos" if not cut else "cancelled" if None in cut else str(cut[0]), self.info.script.ignored,
             self.info.text, self.info.script.sentences, [len(sentence.codes) for sentence in self.sentences],
             self.info.voice.name, self.info.seed, self.pipe.card.name, self.method.name,

@@ -10,6 +10,7 @@ those of WhisperX do (Bain et al. 2023, arXiv 2303.00747, section 2.2), whose pa
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -73,18 +74,24 @@ def cut_at_pauses(loudness: Tensor, max_frames: int) -> list[tuple[int, int]]:
         end = parts[begun - 1][1]
         pieces.append((first, min(cut, end)))
         parts = [(cut, end), *parts[begun:]] if cut < end else parts[begun:]
-    return pieces
+    return with_margins(pieces, len(loudness), max_frames)
+
+
+def with_margins(pieces: Sequence[tuple[int, int]], num_frames: int, max_frames: int) -> list[tuple[int, int]]:
+    """Return pieces that begin and end in the silence around them, as far as they have room for it."""
+    previous_ends, next_firsts = [0, *(end for _, end in pieces)], [*(first for first, _ in pieces[1:]), num_frames]
+    extended = []
+    for (first, end), previous, following in zip(pieces, previous_ends, next_firsts, strict=False):
+        margin = min(MARGIN, (max_frames - (end - first)) // 2)
+        extended.append((max(first - margin, previous), min(end + margin, following)))
+    return extended
 
 
 def sounding_parts(loudness: Tensor) -> list[tuple[int, int]]:
     """Return what is left of a recording without long silence, as pairs of first and end frame."""
-    parts, first, num_frames = [], 0, len(loudness)
     silences = quiet_runs(loudness, quiet_threshold(loudness, SILENCE_SHARE), MIN_SILENCE)
-    for start, end in [*silences, (num_frames, num_frames)]:
-        if start > first:
-            parts.append((max(first - MARGIN, 0), min(start + MARGIN, num_frames)))
-        first = end
-    return parts
+    firsts, ends = [0, *(end for _, end in silences)], [*(start for start, _ in silences), len(loudness)]
+    return [(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]
 
 
 def find_cut(loudness: Tensor) -> int:

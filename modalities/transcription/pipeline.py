@@ -26,6 +26,7 @@ from polydraft.core.checks.arguments import argument_error, to_float, to_integer
 from polydraft.core.decode import Request
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.methods.spec import MethodContext
+from polydraft.core.model.cross_attention import CrossAttentionDecoder
 from polydraft.core.sampling.constraints import Constraints
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PromptInputs
@@ -255,9 +256,7 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
             encoder_input.draft = EncoderInput(torch.nn.functional.pad(draft_window, padding))
         return encoder_input
 
-    def prompt_ids(
-        self, options: TranscriptionOptions, before: Sequence[int], given: EncoderInput
-    ) -> tuple[int, ...]:
+    def prompt_ids(self, options: TranscriptionOptions, before: Sequence[int], given: EncoderInput) -> tuple[int, ...]:
         context = before[-self.max_context_ids :]
         return self.control_tokens.prompt(options.language, options.task, options.timestamps, context)
 
@@ -272,12 +271,10 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
     ) -> WindowTranscript:
         tokens = row.ids[:-1] if row.ids and row.ids[-1] == self.control_tokens.end else row.ids
         alignment = None
-        if tokens and (options.sentences or options.word_timestamps):
+        if tokens and options.word_timestamps:
             # frames after the end of a short recording are padding
             num_frames = min(window.num_frames, recording.num_sound_frames - window.first_frame)
             alignment = self.align(window, tokens, row.log_probs, max(num_frames, FRAMES_PER_STEP), options.language)
-        if options.sentences:
-            return WindowTranscript([] if alignment is None else alignment.parts(), window.num_frames)
         first_timestamp, offset = self.control_tokens.first_timestamp, window.first_frame * FRAME_SECONDS
         timed, num_frames = split_window(tokens, first_timestamp, window.num_frames, offset)
         parts, position = [], 0
@@ -330,11 +327,13 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
             language (str | None): code; None for a model of one language.
         """
         prompt_ids, given, control = window.prompt_ids, window.encoder_input, self.control_tokens
+        network = self.target().network
+        assert isinstance(given, EncoderInput) and isinstance(network, CrossAttentionDecoder)
         # what is before the first word tells where it begins: the first token, if it is a timestamp, or the prompt
         first = len(prompt_ids) - (tokens[0] < control.first_timestamp)
         ids = torch.tensor([*prompt_ids, *tokens], device=self.device)
         assert given.states is not None
-        attention = self.target().network.cross_attention(ids, given.states, self.alignment_heads)
+        attention = network.cross_attention(ids, given.states, self.alignment_heads)
         ends = token_end_times(attention[:, first:, : num_frames // FRAMES_PER_STEP].cpu()).tolist()
         return Alignment(
             tokens, [0.0, *ends][-len(tokens) - 1 :], log_probs,
@@ -432,9 +431,7 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
                 raise InvalidArgument(
                     f"the features are not those of {name}; compute them with its pipeline's log_mel."
                 )
-            if batch_size > 1:
-                options = replace(options, timestamps=False, sentences=options.timestamps)
-            elif features.num_frames > self.window_frames:
+            if batch_size == 1 and features.num_frames > self.window_frames:
                 options = replace(options, timestamps=True)
             return self.build_request(spec, features, options, batch_size)
         except BaseException:

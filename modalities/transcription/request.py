@@ -3,8 +3,7 @@
 Whisper's own algorithm (Radford et al. 2022, arXiv 2212.04356, section 3.8): a window of 30 seconds is decoded with
 timestamps, the next one begins where the last whole sentence ended, and a window whose text repeats itself or is
 unlikely is decoded again at a higher temperature. It runs along a `Track`. A recording has one, or one a piece where it
-has been cut at pauses (`pauses.py`): then tracks are decoded together, each in one window and without timestamps, which
-would leave sentences at its end to another window, and the text is timed by attention (`words.py`).
+has been cut at pauses (`pauses.py`), and tracks are decoded together.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from polydraft.core.decode import Method, Request, StepResult
-from polydraft.core.stats import DecodeStats
 from polydraft.core.stopping import StopPoint
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.request import GenerationRequest, GenerationStream
@@ -51,7 +49,6 @@ class TranscriptionOptions:
     language_probability: float | None = None  # if the language was detected
     hypothesis: tuple[int, ...] = ()  # ids of a guess of the whole text
     context: str | None = None  # text before the recording, for models whose prompt is written by a processor
-    sentences: bool = False  # whether the text of a window without timestamps is split into sentences
     word_timestamps: bool = False  # whether words have times
 
 
@@ -224,7 +221,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             replace(self.pipe.sampling_params(temperature=temperature), log_probs=True), self.options.hypothesis,
         )  # fmt: skip
         window.prompt = len(self.prompts)
-        self.rows.append(Request(len(self.prompts), DecodeStats(self.method.name, self.method.effective_guarantee)))
+        self.rows.append(Request(len(self.prompts), self.empty_stats()))
         self.prompts.append(prompt)
         self.owners.append(track)
         self.texts.append(self.pipe.open_text())
@@ -259,12 +256,12 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             read = self.pipe.read_window(window, row, options, self.features)
         window.encoder_input.release()
         position = 0  # of the segment's first token
+        last = min((window.first_frame + window.num_frames) * FRAME_SECONDS, self.duration)
         for (start, end, ids), words in read.parts:
-            text, end = self.pipe.decode_text(ids), min(end, self.duration)
             track.segments.append(
                 Segment(
-                    min(start, end), end, text, tuple(ids), temperature, log_prob, ratio, no_speech,
-                    words if options.word_timestamps else (), seek=window.first_frame,
+                    min(start, last), min(end, last), self.pipe.decode_text(ids), tuple(ids), temperature, log_prob,
+                    ratio, no_speech, words, seek=window.first_frame,
                     runs=committed.runs(position, position + len(ids)),
                 )
             )  # fmt: skip
@@ -327,8 +324,8 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         return Transcription(
             text=self.pipe.join_text(segments).strip(), segments=segments,
             language=self.pipe.language_of(options, segments), duration=self.duration, task=options.task,
-            stats=DecodeStats.sum_rows(self.stats()), model=self.pipe.card.name, method=self.method.name,
-            seed=options.seed, language_probability=options.language_probability, notes=self.notes(),
+            stats=self.total_stats(), model=self.pipe.card.name, method=self.method.name, seed=options.seed,
+            language_probability=options.language_probability, notes=self.notes(),
             finish_reason="eos" if self.has_ended else "cancelled",
         )  # fmt: skip
 

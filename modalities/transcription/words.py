@@ -2,7 +2,6 @@
 
     ends = token_end_times(attention)         # seconds, from [H, N, S]
     words = alignment.words(range(5, 20))     # of these tokens
-    sentences = alignment.parts()
 
 As in Whisper's published code (`whisper/timing.py`) and in transformers 5.24, whose times these are: attention of some
 heads is normalised over the tokens and smoothed over time, and dynamic time warping finds the monotone path of most
@@ -37,11 +36,6 @@ MEDIAN_EXCHANGES = (
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages whose words are not told by spaces
 BEFORE_WORD, AFTER_WORD = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # marks that belong to the word after, or before
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a part of a character decodes to
-CLOSING = "\"'”’)]}"  # what may follow the mark that ends a sentence
-SENTENCE_ENDS, CLAUSE_ENDS = ("?", "!", "…", "。", "？", "！"), (",", ";", ":", "，", "、", "；", "：")
-LONGEST_ABBREVIATION = 4  # characters, its dot included
-LONG_CLAUSE, LONGEST_PART = 5.0, 10.0  # seconds from which on a part of the text ends at a comma, or at any word
-LONG_PAUSE = 1.0  # seconds of silence that end it
 WORD_PAUSE, SHORTEST_WORD = 20, 15  # frames of smoothed quiet that are no part of a word, and of a word beside it
 DIAGONAL, UP, LEFT = 0, 1, 2  # steps of a path, backwards
 
@@ -81,7 +75,7 @@ def token_end_times(attention: Tensor) -> NDArray[np.float64]:
     deviation, mean = attention.std(-2, keepdim=True, unbiased=False), attention.mean(-2, keepdim=True)
     normalised = (attention - mean) / deviation.clamp(min=1e-12)  # one token has no deviation
     scores = median_filter(normalised).mean(0)
-    return path_starts(-scores.double().numpy()) * TIME_PRECISION
+    return (path_starts(-scores.double().numpy()) * TIME_PRECISION).astype(np.float64)
 
 
 def median_filter(values: Tensor) -> Tensor:
@@ -141,7 +135,7 @@ class Span(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Words that are shown together, a sentence or a part of a long one."""
+    """A segment of a window with its words."""
 
     timed: TimedTokens
     words: tuple[Word, ...]
@@ -168,21 +162,6 @@ class Alignment:
     def words(self, positions: range) -> tuple[Word, ...]:
         """Return the words of the tokens at some positions, with times from the start of the sound."""
         return tuple(self.word(span) for span in self.spans(positions))
-
-    def parts(self) -> list[Part]:
-        """Return the text in sentences and parts of long ones; a long pause ends one, too."""
-        groups: list[list[tuple[Span, Word]]] = []
-        for span in self.spans(range(len(self.tokens))):
-            word = self.word(span)
-            if not groups or ends_part(groups[-1][0][1].start, groups[-1][-1][1], word):
-                groups.append([])
-            groups[-1].append((span, word))
-        parts = []
-        for group in groups:
-            ids = [self.tokens[position] for span, _ in group for position in span.positions]
-            words = tuple(word for _, word in group)
-            parts.append(Part(TimedTokens(words[0].start, words[-1].end, ids), words))
-        return parts
 
     def spans(self, positions: range) -> list[Span]:
         """Return the words of the tokens at some positions."""
@@ -213,15 +192,6 @@ class Alignment:
         log_probs = [self.log_probs[position] for position in span.positions]
         probability = math.exp(sum(log_probs) / len(log_probs))
         return Word(self.offset + start, self.offset + end, span.text, probability)
-
-
-def ends_part(start: float, word: Word, following: Word) -> bool:
-    """Return whether a part of the text that begins at `start` ends with a word."""
-    text, seconds = word.text.strip().rstrip(CLOSING), word.end - start
-    # a dot after a few letters may belong to an abbreviation
-    is_sentence = text.endswith(SENTENCE_ENDS) or (text.endswith(".") and len(text) > LONGEST_ABBREVIATION)
-    is_clause = text.endswith(CLAUSE_ENDS) and seconds >= LONG_CLAUSE
-    return is_sentence or is_clause or seconds >= LONGEST_PART or following.start - word.end >= LONG_PAUSE
 
 
 def split_words(ids: Sequence[int], decode: Decode, language: str) -> list[tuple[str, int]]:

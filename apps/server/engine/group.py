@@ -127,14 +127,14 @@ class BatchGroup:
     def remove(self, job: QueuedRequest) -> None:
         self.jobs.remove(job)
         job.run.close()
-        self.ended(job.handle, DecodeStats.sum_rows(job.run.stats()))
+        self.ended(job.handle, job.run.total_stats())
 
     def rebuild(self, error: Exception) -> None:
         """Fail all requests of a batch that was lost, and start an empty one."""
         lost, self.jobs = self.jobs, []
         for job in lost:
             job.run.close()
-            self.ended(job.handle, DecodeStats.sum_rows(job.run.stats()))
+            self.ended(job.handle, job.run.total_stats())
             job.handle.post(job.handle.fail, to_client_error(error))
         self.scheduler = BatchScheduler(self.method)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import numpy as np
@@ -41,9 +41,9 @@ SAMPLING = {"seed": 3, "temperature": 0.7}  # one attempt at every window
 MOST_BYTES, MOST_SECONDS = 500_000, 60.0
 
 
-def sound_file(seconds: float, seed: int = 0, kind: str = "WAV") -> bytes:
+def sound_file(seconds: float, seed: int = 0, kind: str = "WAV", loudness: float = 1.0) -> bytes:
     file = io.BytesIO()
-    soundfile.write(file, tone(seconds, seed), SAMPLE_RATE, format=kind)
+    soundfile.write(file, tone(seconds, seed) * loudness, SAMPLE_RATE, format=kind)
     return file.getvalue()
 
 
@@ -110,6 +110,30 @@ def test_json_and_verbose_json_match_pipeline(live: Live, client: openai.OpenAI)
     assert brief.metrics["speculative_decoding"]["tokens"] == wanted.stats.tokens
     assert (verbose.language, verbose.duration) == (wanted.language, 5.0)
     assert [each.model_dump() for each in verbose.segments] == wanted.to_dict()["segments"]
+
+
+@pytest.mark.parametrize("granularities", [["word"], ["segment"], ["word", "segment"]])
+def test_words_and_segments_have_times_as_asked(
+    live: Live, client: openai.OpenAI, granularities: list[Literal["word", "segment"]]
+) -> None:
+    wanted = alone(live, word_timestamps=True).to_dict()
+    verbose = create(client, response_format="verbose_json", timestamp_granularities=granularities)
+    assert (verbose.words is not None, verbose.segments is not None) == (
+        "word" in granularities, "segment" in granularities,
+    )  # fmt: skip
+    assert [each.word for each in verbose.words or []] == [
+        word["word"] for word in wanted["words"] if "word" in granularities
+    ]
+    if verbose.words:
+        times = [time for word in verbose.words for time in (word.start, word.end)]
+        assert len(times) > 4 and times == sorted(times) and times[-1] <= 5
+
+
+def test_batch_of_pieces_matches_pipeline(live: Live, client: openai.OpenAI) -> None:
+    answer = create(client, response_format="verbose_json", extra_body={"batch_size": 3})
+    assert answer.text == alone(live, batch_size=3).text and len(answer.text) > 10
+    silent = create(client, sound_file(2.0, loudness=0.0), extra_body={"batch_size": 3})
+    assert silent.text == ""
 
 
 @pytest.mark.parametrize(("kind", "media"), [("text", "text/plain"), ("srt", "text/plain"), ("vtt", "text/vtt")])
@@ -271,7 +295,8 @@ def test_unusable_files_are_refused(live: Live, content: bytes | None, status: i
         ({"temperature": "nan"}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"seed": "-1"}, "seed"),
         ({"response_format": "diarized_json"}, "verbose_json"), ({"stream": "maybe"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "srt"), ({"method": "warp"}, "warp"),
-        ({"timestamp_granularities[]": ["segment", "word"]}, "words have no times"), ({"include[]": "logprobs"}, "log"),
+        ({"timestamp_granularities[]": ["segment", "word"]}, "verbose_json"), ({"include[]": "logprobs"}, "log"),
+        ({"timestamp_granularities[]": "letter"}, "segment"), ({"batch_size": "0"}, "batch_size"),
         ({"method": "jacobi", "speculative": "false"}, "speculative"), ({"prompt": "y" * 10_001}, "prompt"),
         ({"seed": ["1", "2"]}, "twice"), ({"file[]": "x"}, "no file"), ({"chunking_strategy": "vad"}, "windows"),
     ],

@@ -64,7 +64,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     up, servers, running_engine = threading.Event(), [], {}
-    models = [*EMBEDDED, str(write_tiny_whisper(tmp_path_factory.mktemp("models") / LISTENING))]
+    models = [*EMBEDDED, str(write_tiny_whisper(tmp_path_factory.mktemp("models") / LISTENING, confidence=8.0))]
 
     async def serve() -> None:
         ways = [settings({"port": 0, "models": models}), settings({"port": 0, "models": models, "api_key": KEY})]
@@ -81,9 +81,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         await serving
         await engine.stop()
 
-    # random weights are never sure of a text, which would be tried again and again
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr("polydraft.modalities.transcription.request.needs_fallback", lambda *arguments: False)
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert up.wait(4 * PATIENCE), "the page did not start"
@@ -91,7 +88,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     for server in servers:
         server.should_exit = True
     thread.join(STOP)
-    monkeypatch.undo()
     for at in listening:
         at.close()
     assert not thread.is_alive(), f"the page did not stop within {STOP} s"

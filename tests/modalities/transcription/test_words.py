@@ -125,7 +125,8 @@ def decode(ids: Sequence[int], **_: Any) -> str:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    some.lists(some.integers(0, len(PIECES) - 1), max_size=12), some.sampled_from([("en", "english"), ("zh", "chinese")])
+    some.lists(some.integers(0, len(PIECES) - 1), max_size=12),
+    some.sampled_from([("en", "english"), ("zh", "chinese")]),
 )
 def test_words_equal_those_of_transformers(ids, language):
     code, name = language
@@ -170,28 +171,6 @@ def test_words_leave_out_pauses_around_them():
     assert [word.end for word in steady] == [1.0, 3.0, 5.0, 7.0, 8.0]
 
 
-def parts_of(texts: Sequence[str], seconds: float = 0.5, *pauses: tuple[float, float]) -> list[str]:
-    """Return the parts of a text whose words all last as long."""
-    times = [seconds * index for index in range(len(texts) + 1)]
-    alignment = build_alignment(texts, times, speech(times[-1], *pauses))
-    parts = alignment.parts()
-    assert [token for part in parts for token in part.timed.tokens] == list(alignment.tokens)
-    for part in parts:
-        assert part.timed.start == part.words[0].start and part.timed.end == part.words[-1].end
-        assert part.words == alignment.words(range(part.timed.tokens[0], part.timed.tokens[-1] + 1))
-    return ["".join(word.text for word in part.words) for part in parts]
-
-
-def test_parts_end_with_sentences_clauses_and_pauses():
-    assert parts_of([" Mr", ".", " J", ".", " Smith", " came", '."', " Who", "?", " 漢", "。", " I"]) == [
-        ' Mr. J. Smith came."', " Who?", " 漢。", " I",
-    ]  # fmt: skip
-    assert parts_of([" a,"] * 4 + [" b"] * 8 + [" c,", " d"]) == [" a," * 4 + " b" * 8 + " c,", " d"]
-    assert parts_of([" a"] * 24) == [" a" * 20, " a" * 4]
-    assert parts_of([" a", " b", " c"], 3.0, (3.5, 5.2)) == [" a b", " c"]
-    assert parts_of([]) == []
-
-
 # --- words of transcripts
 
 
@@ -207,7 +186,12 @@ def test_words_of_segments_join_to_their_text(pipe, options):
         assert times == sorted(times)
     assert all(0 < word.probability <= 1 for word in given.words)
     drafted = pipe(
-        sound, language="en", temperature=0.0, word_timestamps=True, method="hypothesis", hypothesis=plain.text,
+        sound,
+        language="en",
+        temperature=0.0,
+        word_timestamps=True,
+        method="hypothesis",
+        hypothesis=plain.text,
         **options,
     )
     assert drafted.words == given.words

@@ -55,7 +55,7 @@ def build_tokenizer(is_multilingual: bool) -> PreTrainedTokenizerFast:
 
 def write_tiny_whisper(
     folder: Path, *, is_multilingual: bool = True, seed: int = 0, width: int = 16, num_mels: int = 8,
-    window_seconds: int = WINDOW_SECONDS,
+    window_seconds: int = WINDOW_SECONDS, confidence: float = 1.0,
 ) -> Path:  # fmt: skip
     """Write the model to a folder and return it.
 
@@ -66,6 +66,7 @@ def write_tiny_whisper(
         width (int): size of hidden states.
         num_mels (int): mel bands of the features.
         window_seconds (int): of sound that the encoder reads.
+        confidence (float): factor of the logits. At 1 no text is likely, and every window is decoded again and again.
     """
     tokenizer = build_tokenizer(is_multilingual)
     ids = tokenizer.get_vocab()
@@ -86,6 +87,7 @@ def write_tiny_whisper(
         model.model.decoder.embed_positions.weight.normal_(std=1.0)  # so that a text does not repeat itself
         # many timestamps are together as likely as a letter
         model.model.decoder.embed_tokens.weight[first_timestamp:] *= 0.8
+        model.model.decoder.layer_norm.weight *= confidence
     languages = {name: ids[name] for language in LANGUAGES if (name := f"<|{language}|>") in ids}
     tasks = {task: ids[f"<|{task}|>"] for task in TASKS}
     model.generation_config = GenerationConfig(

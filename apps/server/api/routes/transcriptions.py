@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -118,7 +118,7 @@ def check_stream(form: TranslationForm) -> bool:
     return is_streamed
 
 
-def check_granularities(form: TranslationForm) -> list[str]:
+def check_granularities(form: TranslationForm) -> Sequence[str]:
     """Return what has times in the answer; raise InvalidArgument for words in a format that does not have them."""
     granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ["segment"]
     if "word" in granularities and form.response_format != "verbose_json":
