@@ -160,7 +160,7 @@ class TranscriptionPipeline(Pipeline, Generic[AnyBuffer]):
     def read_window(
         self, window: Window, row: Request, options: TranscriptionOptions, recording: Any
     ) -> WindowTranscript:
-        """Return the parts of a window's text, and where the next window begins.
+        """Return the segments of a window's text, and where the next window begins.
 
         Args:
             window (Window): It has been encoded.

@@ -67,7 +67,7 @@ from polydraft.modalities.transcription.segments import (
 )
 from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import ControlTokens
-from polydraft.modalities.transcription.words import Alignment, Part, find_alignment_heads, token_end_times
+from polydraft.modalities.transcription.words import Alignment, WindowSegment, find_alignment_heads, token_end_times
 from polydraft.modalities.vocab_mapping import load_tokenizer
 from polydraft.modalities.weights import load_pretrained, read_weights
 
@@ -277,12 +277,12 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
             alignment = self.align(window, tokens, row.log_probs, max(num_frames, FRAMES_PER_STEP), options.language)
         first_timestamp, offset = self.control_tokens.first_timestamp, window.first_frame * FRAME_SECONDS
         timed, num_frames = split_window(tokens, first_timestamp, window.num_frames, offset)
-        parts, position = [], 0
+        segments, position = [], 0
         for each in timed:
             positions = range(position, position + len(each.tokens))
-            parts.append(Part(each, () if alignment is None else alignment.words(positions)))
+            segments.append(WindowSegment(each, () if alignment is None else alignment.words(positions)))
             position = positions.stop
-        return WindowTranscript(parts, num_frames)
+        return WindowTranscript(segments, num_frames)
 
     def open_text(self) -> WindowText:
         return WindowText(self.decode_text, self.control_tokens.end, self.control_tokens.first_timestamp)

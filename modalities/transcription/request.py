@@ -25,7 +25,7 @@ from polydraft.modalities.transcription.segments import (
     is_silent,
     needs_fallback,
 )
-from polydraft.modalities.transcription.words import Part
+from polydraft.modalities.transcription.words import WindowSegment
 
 if TYPE_CHECKING:
     from polydraft.modalities.transcription.base import SoundBuffer, TranscriptionPipeline
@@ -80,7 +80,7 @@ class Window:
 class WindowTranscript:
     """Content of the tokens of a window."""
 
-    parts: list[Part]
+    segments: list[WindowSegment]
     num_frames: int  # after which the next window begins
     is_cut: bool = False  # whether text is lost, since there was no room for more tokens
 
@@ -257,7 +257,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         window.encoder_input.release()
         position = 0  # of the segment's first token
         last = min((window.first_frame + window.num_frames) * FRAME_SECONDS, self.duration)
-        for (start, end, ids), words in read.parts:
+        for (start, end, ids), words in read.segments:
             track.segments.append(
                 Segment(
                     min(start, last), min(end, last), self.pipe.decode_text(ids), tuple(ids), temperature, log_prob,
@@ -269,7 +269,7 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
             track.context += self.pipe.context_ids(ids)
         if read.is_cut:
             self.cut_windows.append(window)
-        if read.parts and temperature >= UNRELIABLE_TEMPERATURE:
+        if read.segments and temperature >= UNRELIABLE_TEMPERATURE:
             track.context = []
         # a window that found no end of a sentence before its first frame would be decoded again and again
         track.first_frame += read.num_frames if read.num_frames > 0 else window.num_frames

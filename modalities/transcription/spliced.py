@@ -58,7 +58,7 @@ from polydraft.modalities.transcription.segments import (
 )
 from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import TASKS
-from polydraft.modalities.transcription.words import Part
+from polydraft.modalities.transcription.words import WindowSegment
 from polydraft.modalities.weights import load_pretrained, read_weights
 
 WINDOW_SECONDS = 30  # of processors that name no `chunk_length`
@@ -348,8 +348,8 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
         has_ended = bool(ids) and ids[-1] in self.eos_token_ids
         tokens, start = list(ids[:-1] if has_ended else ids), window.first_frame * FRAME_SECONDS
         end = start + window.num_frames * FRAME_SECONDS
-        parts = [Part(TimedTokens(start, end, tokens), ())] if self.parse(tokens).text.strip() else []
-        return WindowTranscript(parts, window.num_frames, is_cut=not has_ended)
+        segments = [WindowSegment(TimedTokens(start, end, tokens), ())] if self.parse(tokens).text.strip() else []
+        return WindowTranscript(segments, window.num_frames, is_cut=not has_ended)
 
     def open_text(self) -> WindowText:
         return WindowText(self.decode_text, self.vocab_size, self.vocab_size)  # there are no timestamps

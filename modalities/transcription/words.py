@@ -134,7 +134,7 @@ class Span(NamedTuple):
     positions: list[int]  # of its tokens among those of the window
 
 
-class Part(NamedTuple):
+class WindowSegment(NamedTuple):
     """A segment of a window with its words."""
 
     timed: TimedTokens

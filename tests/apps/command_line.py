@@ -6,26 +6,20 @@ import logging
 import os
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from typer.testing import CliRunner
 
 from polydraft.apps.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-UNEXPLAINED = 1000.0  # S/τ that no load of the machine explains
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 
 
 def run(*arguments: str | Path) -> Any:
-    """Invoke the command, and keep its log handlers, whose streams close with it, from later tests.
-
-    A baseline is at fault only where S is far beyond τ: on a busy machine some passes take several times as long.
-    """
+    """Invoke the command, and keep its log handlers, whose streams close with it, from later tests."""
     handlers, level = logging.root.handlers[:], logging.root.level
     try:
-        with patch("polydraft.apps.measure.peers.baseline.NOISE", UNEXPLAINED):
-            return CliRunner().invoke(app, [str(argument) for argument in arguments])
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
     finally:
         logging.root.handlers[:], logging.root.level = handlers, level
 

@@ -22,7 +22,7 @@ from polydraft.core.native import library as native
 VOCAB = 41
 TORCH = "torch"  # in place of an instruction set
 # largest `relative_distance` from fp32 computed by torch
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.1}
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.15}
 
 
 def sizes(heads: int, kv_heads: int, head_dim: int, hidden: int, intermediate: int) -> dict[str, Any]:

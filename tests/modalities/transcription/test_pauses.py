@@ -29,7 +29,7 @@ def test_pieces_end_in_longest_pause_near_window_end():
     assert cut_at_pauses(sound, MAX_FRAMES) == [(0, 2550), (2550, len(sound))]
 
 
-def test_pause_in_second_half_is_found_without_later_one():
+def test_earlier_pause_is_found_without_later_one():
     sound = loudness_of((900, 0.0), (150, -50.0), (800, 0.0), (30, -50.0), (3000, 0.0), (150, -50.0))
     assert cut_at_pauses(sound, MAX_FRAMES)[:1] == [(0, 1865)]
 
@@ -48,13 +48,13 @@ def test_pauses_of_louder_parts_are_found_too():
     assert ends[:3] == [2950, 5925, 8725]
 
 
-def test_long_silence_is_left_out_and_short_one_is_not():
+def test_only_long_silence_is_left_out():
     sound = loudness_of((500, -60.0), (800, 0.0), (150, -60.0), (700, 0.0), (4000, -60.0), (900, 0.0), (600, -60.0))
     margin = pauses.MARGIN
     assert cut_at_pauses(sound, MAX_FRAMES) == [(500 - margin, 2150 + margin), (6150 - margin, 7050 + margin)]
 
 
-def test_silence_alone_makes_no_piece_and_steady_sound_one():
+def test_silence_is_no_piece_and_steady_sound_is():
     assert cut_at_pauses(torch.full((7000,), -100.0), MAX_FRAMES) == []
     pieces = cut_at_pauses(torch.full((7000,), -40.0), MAX_FRAMES)
     assert pieces[0][0] == 0 and pieces[-1][1] == 7000
@@ -84,7 +84,7 @@ def longest_run(flags: torch.Tensor) -> int:
     return max((len(list(run)) for flag, run in itertools.groupby(flags.tolist()) if flag), default=0)
 
 
-def spoken(seconds: float, *silences: tuple[float, float]) -> NDArray[np.float32]:
+def sound_with_silences(seconds: float, *silences: tuple[float, float]) -> NDArray[np.float32]:
     """Return noise that is silent at times."""
     sound = 0.1 * np.random.default_rng(0).standard_normal(round(seconds * SAMPLE_RATE)).astype(np.float32)
     for start, end in silences:
@@ -99,7 +99,7 @@ def features_of(sound: NDArray[np.float32]) -> LogMelStream:
 
 
 def test_loudness_of_recordings_finds_their_silences(monkeypatch):
-    with features_of(spoken(70.0, (20.0, 24.0), (26.0, 26.4), (50.0, 50.3), (52.0, 60.0))) as features:
+    with features_of(sound_with_silences(70.0, (20.0, 24.0), (26.0, 26.4), (50.0, 50.3), (52.0, 60.0))) as features:
         loudness = recording_loudness(features)
         monkeypatch.setattr(pauses, "FRAMES_AT_ONCE", 777)
         assert torch.allclose(recording_loudness(features), loudness, atol=1e-3)
@@ -109,6 +109,6 @@ def test_loudness_of_recordings_finds_their_silences(monkeypatch):
 
 
 def test_loudness_leaves_out_padding_of_short_sound():
-    with features_of(spoken(2.0)) as features:
+    with features_of(sound_with_silences(2.0)) as features:
         assert recording_loudness(features).shape == (200,)
         assert cut_at_pauses(recording_loudness(features), MAX_FRAMES) == [(0, 200)]
