@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -261,6 +262,9 @@ def size_class(size: int) -> int:
     return size.bit_length()
 
 
+outermost = threading.local()  # `count` before the outermost `limit_threads` of this thread
+
+
 @contextmanager
 def limit_threads(count: int) -> Iterator[None]:
     """Set the number of torch threads to `count` inside the block."""
@@ -268,11 +272,26 @@ def limit_threads(count: int) -> Iterator[None]:
     if previous_count == count:  # nothing to set or to restore
         yield
         return
+    is_outermost = not hasattr(outermost, "count")
+    if is_outermost:
+        outermost.count = previous_count
     torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(previous_count)
+        if is_outermost:
+            del outermost.count
+
+
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Run the block with as many torch threads as before any `limit_threads`.
+
+    Encoders are large products, which gain by every core, while the number of a decoder's passes is tuned to them.
+    """
+    with limit_threads(getattr(outermost, "count", torch.get_num_threads())):
+        yield
 
 
 def thread_counts() -> tuple[int, ...]:

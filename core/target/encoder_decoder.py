@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from polydraft.core.model.cross_attention import CrossAttentionDecoder, decoder_config, prepare_cross_attention
 from polydraft.core.model.linear import prepare_linears
+from polydraft.core.model.threads import all_threads
 from polydraft.core.native.library import has_fast_bf16_products
 from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
 from polydraft.core.target.state import BatchState
@@ -115,7 +116,8 @@ class EncoderDecoderTarget(CausalTarget):
         One at a time: kernels may sum in another order for several, and a prompt's bits must not depend on others.
         """
         encoder = self.model.get_encoder()
-        states: Tensor = encoder(features[None].to(self.device, encoder.dtype)).last_hidden_state
+        with all_threads():
+            states: Tensor = encoder(features[None].to(self.device, encoder.dtype)).last_hidden_state
         return states[0].to(self.network.dtype)
 
     def reference_logits(self, prompt: PromptInputs, path: list[int]) -> Tensor:

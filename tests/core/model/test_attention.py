@@ -184,3 +184,30 @@ def test_attention_forward_unsupported_argument_raises(unknown):
             fold_gqa_mask(visible, query.dtype, AttentionHeads(1, 16)),
             **{unknown: torch.ones(1)},
         )
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("chunk", [7, 1024])
+def test_encoder_attention_equals_fused_attention(monkeypatch, groups, chunk):
+    torch.manual_seed(groups)
+    monkeypatch.setattr(attention, "SCORED_QUERIES", chunk)
+    monkeypatch.setattr(attention, "is_matmul_faster", lambda: True)
+    query, key, value, _ = random_attention(torch.bfloat16, groups, 40, 2, 50, 16)
+    module = SimpleNamespace(is_causal=False, num_key_value_groups=groups)
+    output, _ = attention_forward(module, query, key, value, None, scaling=0.2)
+    expected, _ = attention_forward(module, *(each.float() for each in (query, key, value)), None, scaling=0.2)
+    assert output.shape == expected.shape == (2, 40, 2 * groups, 16) and output.dtype == torch.bfloat16
+    assert (output.float() - expected).square().mean().sqrt() < 0.02
+    assert torch.equal(output, attention.head_by_head_attention(query, key, value, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "argument", "dtype"),
+    [(True, None, torch.bfloat16), (False, True, torch.bfloat16), (False, None, torch.float32)],
+)
+def test_only_encoders_are_computed_by_heads(monkeypatch, is_causal, argument, dtype):
+    monkeypatch.setattr(attention, "is_matmul_faster", lambda: True)
+    monkeypatch.setattr(attention, "head_by_head_attention", lambda *_: pytest.fail("a mask is left out"))
+    query, key, value, _ = random_attention(dtype, 1, 9, 1, 20, 16)
+    module = SimpleNamespace(is_causal=is_causal, num_key_value_groups=1)
+    attention_forward(module, query, key[:, :, :9], value[:, :, :9], None, is_causal=argument)

@@ -15,6 +15,7 @@ from polydraft.core.model.threads import (
     LONGEST_WAIT,
     ThreadTuner,
     Usage,
+    all_threads,
     cgroup_quota,
     limit_threads,
     thread_counts,
@@ -210,3 +211,14 @@ def test_probe_ends_in_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "PROBE_SECONDS", 0.0)
     usage = threads.probe(1)
     assert usage.seconds > 0 and FIRST_WAIT < LONGEST_WAIT
+
+
+def test_all_threads_lifts_outermost_limit() -> None:
+    before = torch.get_num_threads()
+    with limit_threads(before + 2), limit_threads(1):
+        assert torch.get_num_threads() == 1
+        with all_threads():
+            assert torch.get_num_threads() == before
+        assert torch.get_num_threads() == 1
+    with all_threads():
+        assert torch.get_num_threads() == before
