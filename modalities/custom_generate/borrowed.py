@@ -1,0 +1,263 @@
+"""Models that belong to the caller: targets and drafters over their weights as they lie, and nothing of them changed.
+
+    pipe = BorrowedModel(model, drafters=["eagle-folder"])
+    with pipe.evaluation_mode(), pipe.loan:
+        method = pipe.method(pipe.check_method("eagle2"))
+
+Linear layers stay transformers' own, since laying weights out for this machine's kernels would replace them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from polydraft.core.drafters.network.draft_model import DraftModel
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.methods.spec import ParamValues
+from polydraft.core.model.cache import KVCache
+from polydraft.core.model.threads import ThreadTuner
+from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.target.conformance import EXACT_UP_TO_TIES, check_logits_match_model
+from polydraft.core.target.encoder_decoder import EncoderDecoderTarget
+from polydraft.core.target.spliced import SplicedTarget
+from polydraft.modalities.custom_generate.prefill import PREFILLED, PrefilledPrompt, prefill_rows
+from polydraft.modalities.generation_config import UNSUPPORTED_DEFAULTS, UNSUPPORTED_SAMPLING_DEFAULTS
+from polydraft.modalities.model_card import ModelCard, with_drafters
+from polydraft.modalities.pipeline import Pipeline
+from polydraft.modalities.vlm.target import image_token_ids
+
+ATTENTION = "_attn_implementation_internal"  # of a configuration; the public name also writes to its parts
+checked_configs: set[str] = set()  # of models whose logits have been compared with those of their own forward
+
+
+class Loan:
+    """What decoding sets in the configurations and parameters of models: set while they are lent, put back after it.
+
+    Args:
+        models (nn.Module): The models.
+    """
+
+    def __init__(self, *models: nn.Module) -> None:
+        self.configs = all_configs([module for model in models for module in model.modules()])
+        self.parameters = [parameter for model in models for parameter in model.parameters()]
+        self.kernels: list[Any] | None = None  # attention of every configuration while it is lent
+        self.given: tuple[list[Any], list[nn.Parameter]] | None = None  # attention, and parameters to be trained
+
+    def __enter__(self) -> None:
+        self.given = self.attention_kernels(), [each for each in self.parameters if each.requires_grad]
+        if self.kernels is not None:
+            self.set_kernels(self.kernels)
+
+    def __exit__(self, *_error: object) -> None:
+        assert self.given is not None
+        self.kernels = self.attention_kernels()
+        kernels, trained = self.given
+        self.set_kernels(kernels)
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+    def attention_kernels(self) -> list[Any]:
+        """Return the present attention of every configuration."""
+        return [vars(config).get(ATTENTION) for config in self.configs]
+
+    def set_kernels(self, kernels: list[Any]) -> None:
+        """Set the attention of every configuration."""
+        for config, kernel in zip(self.configs, kernels, strict=True):
+            setattr(config, ATTENTION, kernel)
+
+
+def all_configs(modules: Sequence[nn.Module]) -> list[Any]:
+    """Return the configurations of modules and their parts, each once."""
+    found: dict[int, Any] = {}
+    pending = [config for module in modules if hasattr(config := getattr(module, "config", None), "sub_configs")]
+    while pending:
+        config = pending.pop()
+        if id(config) not in found:
+            found[id(config)] = config
+            parts = (getattr(config, name, None) for name in config.sub_configs)
+            pending += [part for part in parts if hasattr(part, "sub_configs")]
+    return list(found.values())
+
+
+class PrefilledTarget(SplicedTarget):
+    """Target adapter over a decoder whose prompts its own forward has prefilled."""
+
+    @property
+    def has_rope_offsets(self) -> bool:
+        """Return whether rotary positions may differ from KV slots."""
+        return hasattr(self.model.base_model, "get_rope_index")
+
+    def prefill_inputs(
+        self, prompts: list[PromptInputs], ids: Tensor, lengths: list[int], cache: KVCache
+    ) -> Iterator[dict[str, Any]]:
+        prefilled = [prompt.model_kwargs.get(PREFILLED) for prompt in prompts]
+        for each in prefilled:
+            yield {PREFILLED: each}
+        if self.has_rope_offsets:
+            offsets = [0 if each is None else each.rope_offset for each in prefilled]
+            cache.append_rope_offsets(torch.tensor(offsets, device=self.device))
+
+    def prefill_row(self, ids: Tensor, inputs: dict[str, Any], row: int, cache: KVCache) -> tuple[Tensor, Tensor]:
+        prefilled: PrefilledPrompt | None = inputs[PREFILLED]
+        if prefilled is None:  # a prompt of ids alone, with which the target is tested
+            (prefilled,) = prefill_rows(self.model, ids[None], [0], {})
+        cache.copy_from(row, prefilled.cache)
+        return prefilled.hidden_states, prefilled.embeddings
+
+    def branch_inputs(self, prompt: PromptInputs, branch: int) -> dict[str, Tensor]:
+        return {}
+
+
+class LayersAsTheyAre:
+    """Targets over layers that stay transformers' own."""
+
+    def prepare_layers(self, model: PreTrainedModel) -> None:
+        """Leave the model's layers as they are."""
+
+
+class BorrowedTarget(LayersAsTheyAre, PrefilledTarget):
+    """Target adapter over a decoder that belongs to the caller."""
+
+
+class BorrowedEncoderDecoderTarget(LayersAsTheyAre, EncoderDecoderTarget):
+    """Target adapter over a model with an encoder that belongs to the caller."""
+
+
+class BorrowedDraftModel(LayersAsTheyAre, CausalTarget):
+    """Adapter over a small language model that belongs to the caller and drafts."""
+
+
+class BorrowedModel(Pipeline):
+    """Methods over a model that the caller has loaded.
+
+    Args:
+        model (PreTrainedModel): A causal or vision-language model of transformers, or one with an encoder like
+            Whisper's.
+        drafters (Sequence[str | Path | PreTrainedModel]): As for `load`, or small language models.
+        tokenizer (Any): The model's, where a draft model has another vocabulary; None: of the folder that the model
+            was loaded from.
+        takes_over (bool): Whether the model's layers are prepared for this machine, for good.
+    """
+
+    followed_fields = frozenset(UNSUPPORTED_DEFAULTS | UNSUPPORTED_SAMPLING_DEFAULTS)  # `generate` follows them
+
+    def __init__(
+        self, model: PreTrainedModel, drafters: Sequence[Any] = (), tokenizer: Any = None, *, takes_over: bool = False
+    ) -> None:
+        self.borrowed, self.tokenizer, self.takes_over = model, tokenizer, takes_over
+        folder = Path(getattr(model.config, "name_or_path", "") or type(model).__name__)
+        manifest = {
+            "modality": "transcription" if model.config.is_encoder_decoder else "vlm", "drafters": {}, "target": ".",
+            "defaults": {"method": "auto"}, "inputs": "text",
+        }  # fmt: skip
+        named = [str(drafter) for drafter in drafters if isinstance(drafter, str | Path)]
+        card = with_drafters(ModelCard(folder.name, folder, manifest), named)
+        self.draft_models = [drafter for drafter in drafters if not isinstance(drafter, str | Path)]
+        if self.draft_models:
+            check_draft_models(self.draft_models, card)
+            card.manifest["drafters"]["lm"] = ""
+        self.loan = Loan(*self.draft_models, *([] if takes_over else [model]))
+        super().__init__(card, method=None, device=model.device, dtype=model.dtype)
+
+    @contextmanager
+    def evaluation_mode(self) -> Iterator[None]:
+        """Put the models in evaluation mode, and at the end those of their modules back in training mode that were."""
+        modules = [module for model in (self.borrowed, *self.draft_models) for module in model.modules()]
+        training = [module for module in modules if module.training]
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of ids that get a logit."""
+        size: int = self.borrowed.config.get_text_config(decoder=True).vocab_size
+        return size
+
+    def load_target_model(self, folder: Path) -> PreTrainedModel:
+        """Return the caller's model."""
+        return self.borrowed
+
+    def load_drafter_network(self, kind: str, folder: Path) -> Any:
+        """Load a drafter, or adapt the caller's draft model."""
+        if kind != "lm" or not self.draft_models:
+            return super().load_drafter_network(kind, folder)
+        target = BorrowedDraftModel(self.draft_models[0])
+        self.check_logits(target)
+        return DraftModel(target, None)
+
+    def build_target(self, guided: bool) -> CausalTarget:
+        model = self.borrowed
+        if model.config.is_encoder_decoder:
+            return (EncoderDecoderTarget if self.takes_over else BorrowedEncoderDecoderTarget)(model)
+        if self.takes_over:  # of weights that may be trained two copies would be kept
+            model.requires_grad_(False)
+        placeholder_ids = image_token_ids(model.config)
+        return (PrefilledTarget if self.takes_over else BorrowedTarget)(model, placeholder_ids=placeholder_ids)
+
+    def target(self, guided: bool = False) -> CausalTarget:
+        if guided not in self._targets:
+            self._targets[guided] = self.build_target(guided)
+            if not self.is_tested_architecture:
+                self.check_logits(self._targets[guided])
+        return self._targets[guided]
+
+    def check_logits(self, target: CausalTarget) -> None:
+        """Compare a target's logits with those of the model's own forward, once per configuration.
+
+        Raises:
+            UnsupportedModel: They differ.
+        """
+        key = f"{type(target.model).__name__} {target.network.dtype} {target.model.config.to_json_string()}"
+        if key not in checked_configs:
+            check_logits_match_model(target)
+            checked_configs.add(key)
+
+    @property
+    def token_mask(self) -> Tensor:
+        return torch.ones(1, self.target().vocab_size, dtype=torch.bool, device=self.device)
+
+    @property
+    def codebook(self) -> Tensor | None:
+        return None  # text tokens have no codebook
+
+    def sample_prompts(self) -> list[PromptInputs]:
+        return []  # passes are not timed in advance
+
+    def thread_tuner(self, guided: bool = False) -> ThreadTuner:
+        return ThreadTuner()  # the caller has chosen the number of threads
+
+    def effective_guarantee(self, guarantee: str, target: CausalTarget) -> str:
+        if self.takes_over or guarantee != "identical":
+            return super().effective_guarantee(guarantee, target)
+        return EXACT_UP_TO_TIES  # torch's products may sum in another order for another number of rows
+
+    def tuned_params(self, method: str) -> ParamValues:
+        """Return a method's parameters that are tuned to the model; draft sizes adapt while it decodes."""
+        return dict(self.card.manifest.get("fitted", {}).get(method, {}))
+
+
+def check_draft_models(models: Sequence[Any], card: ModelCard) -> None:
+    """Check that one object is given as a drafter, and that it is a language model.
+
+    Raises:
+        InvalidArgument: It is something else, or there is another draft model.
+    """
+    if len(models) > 1 or "lm" in card.drafters:
+        raise InvalidArgument("several draft models are given; give one of them.")
+    if not isinstance(models[0], PreTrainedModel):
+        raise InvalidArgument(
+            f"drafter={type(models[0]).__name__} is no drafter; give a folder, a repository or a language model of "
+            "transformers."
+        )
