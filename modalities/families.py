@@ -86,8 +86,8 @@ def register_family(
         check_class("pipeline", pipeline_class, (getattr(import_module(base_module), base_name),))
         if "." in pipeline_class.__qualname__:
             raise InvalidArgument(
-                f"the pipeline class {pipeline_class.__name__} is inside of another class or function; define it at the "
-                "top level of a module."
+                f"the pipeline class {pipeline_class.__name__} is inside of another class or function; define it at "
+                "the top level of a module."
             )
         if not to_string("summary", summary).strip() or "\n" in summary:
             raise argument_error("summary", summary, "one line that says what the models do")

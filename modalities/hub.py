@@ -75,7 +75,8 @@ DETECTORS: PluginTable[DetectorSource] = PluginTable("family", FAMILIES, {
 
 def list_detectors(modality: str | None = None) -> list[DetectorSource]:
     """Return all detectors in the order in which they are tried, those of `modality` first."""
-    return sorted(reversed(list(DETECTORS.values())), key=lambda source: source.modality != modality)
+    newest_first = list(DETECTORS.values())[::-1]
+    return sorted(newest_first, key=lambda source: source.modality != modality)  # stable
 
 
 @dataclass(frozen=True)

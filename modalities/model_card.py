@@ -93,7 +93,8 @@ class ModelCard:
     @property
     def pipeline(self) -> tuple[str, str]:
         """Return module and name of the pipeline class."""
-        usual = TEXT_PIPELINE if self.is_text_only else (LATENT_PIPELINES if self.is_latent else PIPELINES)[self.modality]
+        by_modality = LATENT_PIPELINES if self.is_latent else PIPELINES
+        usual = TEXT_PIPELINE if self.is_text_only else by_modality[self.modality]
         return FAMILY_PIPELINES.get(self.manifest.get("family", ""), usual)
 
     @property

@@ -137,8 +137,8 @@ def register_rule(
     handled outside of the rule.
 
     Guarantee: a registered rule is "lossy", in listings and in the statistics of every result. It cannot claim more:
-    "identical" means that nothing but the target's own token is accepted, which leaves nothing for a rule to decide, and
-    "exact" would have to be proved for all distributions, which no test at registration can do.
+    "identical" means that nothing but the target's own token is accepted, which leaves nothing for a rule to decide,
+    and "exact" would have to be proved for all distributions, which no test at registration can do.
 
     Args:
         name (str): Lower-case letters, digits, "-" and "_", not ending in "-ratio"; no drafter and no rule may have it.
@@ -266,7 +266,8 @@ def check_parameter(key: str, parameter: Parameter) -> None:
     except InvalidArgument as error:
         raise InvalidArgument(f"the default of the parameter {key!r} is not among its values: {error}") from error
     if default != parameter.default:
-        raise InvalidArgument(f"the default of the parameter {key!r} is no {parameter.value_type.__name__}; make it one.")
+        noun = parameter.value_type.__name__
+        raise InvalidArgument(f"the default of the parameter {key!r} is no {noun}; make it one.")
 
 
 def check_constructor(method_class: type, parameters: Iterable[str]) -> None:
@@ -280,8 +281,8 @@ def check_constructor(method_class: type, parameters: Iterable[str]) -> None:
     takes_all = any(argument.kind is inspect.Parameter.VAR_KEYWORD for argument in accepted)
     if unknown := [key for key in parameters if not is_keyword.get(key, takes_all)]:
         raise InvalidArgument(
-            f"the constructor of {method_class.__name__} takes no {unknown[0]!r}, which is among the parameters; add it "
-            "there, and put @dataclass below the decorator that registers the class."
+            f"the constructor of {method_class.__name__} takes no {unknown[0]!r}, which is among the parameters; add "
+            "it there, and put @dataclass below the decorator that registers the class."
         )
     required = [
         argument.name for argument in accepted
@@ -289,6 +290,6 @@ def check_constructor(method_class: type, parameters: Iterable[str]) -> None:
     ]  # fmt: skip
     if extra := [key for key in required if key not in set(parameters)]:
         raise InvalidArgument(
-            f"the constructor of {method_class.__name__} needs {extra[0]!r}, which is not among the parameters; declare "
-            "it there, or give it a default."
+            f"the constructor of {method_class.__name__} needs {extra[0]!r}, which is not among the parameters; "
+            "declare it there, or give it a default."
         )
