@@ -11,17 +11,17 @@ name no code: their files are shown to the families that installed packages have
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from polydraft.core.checks.arguments import argument_error, to_string
+from polydraft.core.checks.arguments import argument_error, to_string, to_strings
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.folders.fields import describe_hint, matches_hint
 from polydraft.core.folders.json_files import read_json
-from polydraft.core.methods.registration import MAX_NAME, NAME, check_choice, check_class
+from polydraft.core.methods.registration import MAX_NAME, NAME, check_choice, check_class, to_dictionary
 from polydraft.modalities.generation_config import check_generation_config, sampling_defaults
 from polydraft.modalities.hub import DETECTORS, DetectorSource, FamilyDetector
 from polydraft.modalities.manifest import DEFAULT_TYPES, FIELD_TYPES, MODALITIES
@@ -43,7 +43,7 @@ SET_FIELDS = ("format", "modality", "family", "summary", "drafters", "defaults")
 
 def register_family(
     name: str, *, modality: str, summary: str, recognise: Recogniser, defaults: Mapping[str, Any] | None = None,
-    fields: Mapping[str, Any] | None = None, codec: str = "", codec_files: tuple[str, ...] = (),
+    fields: Mapping[str, Any] | None = None, codec: str = "", codec_files: str | Sequence[str] = (),
 ) -> Callable[[type[AnyPipeline]], type[AnyPipeline]]:  # fmt: skip
     """Register the decorated pipeline as that of the model family `name`, for `load`, the commands and the server.
 
@@ -67,7 +67,7 @@ def register_family(
         fields (Mapping[str, Any] | None): Further fields of the manifest, such as {"inputs": "text"} for language
             models, {"tokens": "latents"}, or the "voices" that speech needs.
         codec (str): Repository of the codec where that is apart from the model; "" if there is none.
-        codec_files (tuple[str, ...]): Patterns of the codec's files beside JSON and safetensors.
+        codec_files (str | Sequence[str]): Patterns of the codec's files beside JSON and safetensors.
 
     Returns:
         Callable[[type[AnyPipeline]], type[AnyPipeline]]: decorator that returns the class unchanged.
@@ -93,10 +93,12 @@ def register_family(
             raise argument_error("summary", summary, "one line that says what the models do")
         if not callable(recognise):
             raise argument_error("recognise", recognise, "a function of a folder and of its config.json")
-        family = RegisteredFamily(name, modality, summary, recognise, dict(defaults or {}), dict(fields or {}))
+        manifest_parts = to_dictionary("defaults", defaults), to_dictionary("fields", fields)
+        family = RegisteredFamily(name, modality, summary, recognise, *manifest_parts)
         family.check()
+        patterns = to_strings("codec_files", codec_files, "a pattern of file names, or several")
+        codecs = {name: (codec, list(patterns))} if to_string("codec", codec) else {}
         check_is_free(name, pipeline_class)
-        codecs = {name: (codec, list(codec_files))} if to_string("codec", codec) else {}
         detector = FamilyDetector(family.build_manifest, {name: summary}, codecs)
         DETECTORS.register(name, DetectorSource(modality, lambda: detector), pipeline_class)
         FAMILY_PIPELINES.register(name, (pipeline_class.__module__, pipeline_class.__name__), pipeline_class)

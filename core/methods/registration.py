@@ -207,11 +207,18 @@ def check_entry(
     if not to_string("summary", summary).strip() or "\n" in summary:
         raise argument_error("summary", summary, "one line that says what the method does")
     check_choice("requirement", requirement, ("", *REQUIREMENTS))
-    values = dict(parameters or {})
+    values = to_dictionary("parameters", parameters)
     for key, parameter in values.items():
         check_parameter(key, parameter)
     check_constructor(method_class, values)
     return values
+
+
+def to_dictionary(name: str, value: Any) -> dict[Any, Any]:
+    """Return a mapping as a dictionary of its own, an empty one for None; raise InvalidArgument for anything else."""
+    if not isinstance(value, Mapping | None):
+        raise argument_error(name, value, "a dictionary")
+    return dict(value or {})
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:

@@ -84,12 +84,11 @@ def test_codec_of_a_family_is_asked_for(folder: Path) -> None:
     register(
         pipeline=Talker, modality="speech", fields={"voices": ["anna"]}, codec="somebody/codec", codec_files=("*.pt",)
     )
+    with pytest.raises(OSError, match="has no codec; put somebody/codec into its subfolder codec"):
+        load_card(folder)
     (folder / "codec").mkdir()
     card = load_card(folder)
     assert card.modality == "speech" and card.prompt_choices == {"voices": ["anna"]}
-    (folder / "codec").rmdir()
-    with pytest.raises(OSError, match="has no codec; put somebody/codec into its subfolder codec"):
-        load_card(folder)
 
 
 def test_same_class_registers_again(folder: Path) -> None:
@@ -121,8 +120,10 @@ class Outer:
         ({"recognise": "llama"}, "a function of a folder and of its config.json"),
         ({"fields": {"voice": 3}}, r"fields\['voice'\]=3 is not possible; it must be a string"),
         ({"fields": {"family": "x"}}, "fields='family' is not possible; it must be one of"),
-        ({"fields": {"voicez": []}}, r"fields='voicez' is not possible \(did you mean 'voices'\?\)"),
+        ({"fields": {"contxt": 9}}, r"fields='contxt' is not possible \(did you mean 'context'\?\)"),
         ({"defaults": {"temperature": -1}}, r"defaults\['temperature'\]=-1 is not possible; it must be a number from"),
+        ({"fields": 3}, "fields=3 is not possible; it must be a dictionary."),
+        ({"codec": "a/b", "codec_files": [3]}, "codec_files=.* a pattern of file names, or several"),
         ({"modality": "speech", "pipeline": Talker}, "given with the list of voices"),
     ],
 )

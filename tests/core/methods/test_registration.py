@@ -176,6 +176,7 @@ REFUSED_DRAFTERS: list[tuple[dict[str, Any], Any, str]] = [
     ({}, Zeros(), "is no drafter's class"),
     ({}, Always, "is no drafter's class"),
     ({}, Contextual, "needs 'width', which is not among the parameters"),
+    ({"parameters": ["width"]}, Zeros, "it must be a dictionary"),
     ({"parameters": {"height": NUMBER}}, Zeros, "takes no 'height'.* put @dataclass below"),
     ({"parameters": {"context": NUMBER}}, Contextual, "not \"context\""),
     ({"parameters": {"Width": NUMBER}}, Zeros, "named by lower-case letters"),
