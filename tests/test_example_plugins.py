@@ -52,6 +52,12 @@ def pipe() -> Any:
 
 
 @pytest.fixture(scope="module")
+def plain_pixels(pipe: Any) -> bytes:
+    """Return the pixels that plain decoding makes of the prompt with seed 5."""
+    return bytes(pipe(PROMPT, seed=5, method="ar").image.tobytes())
+
+
+@pytest.fixture(scope="module")
 def answerer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a tiny model of the example's family, whose chat template the family replaces."""
     folder = tmp_path_factory.mktemp("answerer")
@@ -67,7 +73,7 @@ def test_examples_are_short_enough_to_read() -> None:
     assert all(len(module.read_text(encoding="utf-8").splitlines()) <= MAX_LINES for module in modules)
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 1.0}, {"guidance_scale": 2.0}])
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"guidance_scale": 2.0}])
 def test_example_drafter_equals_plain_decoding_by_seed(pipe: Any, sampling: dict[str, float]) -> None:
     plain = pipe(PROMPT, n=2, seed=5, method="ar", **sampling)
     drafted = pipe(PROMPT, n=2, seed=5, method=ECHO, **sampling)
@@ -78,11 +84,11 @@ def test_example_drafter_equals_plain_decoding_by_seed(pipe: Any, sampling: dict
 
 def test_example_rule_accepts_more_than_equality(pipe: Any) -> None:
     passes = {}
-    for method in ("echo", "echo+likelier(ratio=100)", "echo+likelier(ratio=0.01)", "likelier"):
-        stats = pipe(PROMPT, seed=5, method=method).stats
-        passes[method] = stats.target_passes
-        assert stats.guarantee == ("lossy" if "likelier" in method else pipe(PROMPT, method="ar").stats.guarantee)
-    assert passes["echo+likelier(ratio=0.01)"] < passes["echo+likelier(ratio=100)"] <= passes["echo"]
+    for rule in ("", "+likelier(ratio=1)", "+likelier(ratio=0)"):
+        stats = pipe(PROMPT, seed=5, method=ECHO + rule, temperature=2.0, min_p=0.0).stats
+        passes[rule] = stats.target_passes
+        assert (stats.guarantee == "lossy") == bool(rule)
+    assert passes["+likelier(ratio=0)"] < passes["+likelier(ratio=1)"] < 0.8 * passes[""]
 
 
 def test_example_family_replaces_the_prompt(answerer: Path) -> None:
@@ -96,16 +102,13 @@ def test_example_family_replaces_the_prompt(answerer: Path) -> None:
     assert answers[0].tokens.tolist() == answers[1].tokens.tolist()
 
 
-def test_command_lists_and_runs_example_methods(tmp_path: Path) -> None:
+def test_command_lists_and_runs_example_methods(plain_pixels: bytes, tmp_path: Path) -> None:
     listed = {row["name"]: row for row in json.loads(run("methods", "--json").stdout)}
     assert (listed["echo"]["guarantee"], listed["likelier"]["guarantee"]) == ("identical", "lossy")
     assert listed["echo"]["parameters"]["length"]["help"] == "tokens drafted a pass"
-    images = {}
-    for method in ("ar", ECHO):
-        done = run("image", PROMPT, "--method", method, "--seed", "5", "-o", tmp_path / f"{method}.png")
-        assert done.exit_code == 0, done.stderr
-        images[method] = Image.open(tmp_path / f"{method}.png").tobytes()
-    assert images["ar"] == images[ECHO]
+    done = run("image", PROMPT, "--method", ECHO, "--seed", "5", "-o", tmp_path / "frogs.png")
+    assert done.exit_code == 0, done.stderr
+    assert Image.open(tmp_path / "frogs.png").tobytes() == plain_pixels
     refused = run("image", PROMPT, "--method", "echo(lenght=3)", "-o", tmp_path / "no.png")
     assert refused.exit_code == 2 and "did you mean 'length'?" in refused.stderr
 
@@ -114,25 +117,24 @@ def test_completion_offers_example_methods() -> None:
     assert method_names("ech") == ["echo"] and method_names("jacobi+lik") == ["jacobi+likelier"]
 
 
-def test_server_serves_example_methods() -> None:
+def test_server_serves_example_methods(plain_pixels: bytes) -> None:
     server = Live({"image": "tiny-image"})
     try:
         client = server.client(max_retries=0)
-        options = {"prompt": PROMPT, "model": "tiny-image"}
-        answers = {
-            method: client.images.generate(**options, extra_body={"seed": 5, "method": method})
-            for method in ("ar", ECHO, "echo+likelier")
-        }
+        drafted, lossy = (
+            client.images.generate(prompt=PROMPT, model="tiny-image", extra_body={"seed": 5, "method": method})
+            for method in (ECHO, "echo+likelier")
+        )
         (listed,) = client.models.list().data
     finally:
         server.close()
-    pictures = {method: picture(answer.data[0].b64_json).tobytes() for method, answer in answers.items()}
-    assert pictures["ar"] == pictures[ECHO]
-    drafting = answers["echo+likelier"].metrics["speculative_decoding"]
+    assert picture(drafted.data[0].b64_json).tobytes() == plain_pixels
+    drafting = lossy.metrics["speculative_decoding"]
     assert (drafting["method"], drafting["guarantee"]) == ("echo+likelier", "lossy")
     assert {"echo", "likelier"} <= {*listed.methods}
 
 
+@pytest.mark.thorough  # imports torch and transformers once more
 def test_fresh_process_finds_installed_plugins(site: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(site)])}
     program = (
@@ -145,7 +147,7 @@ def test_fresh_process_finds_installed_plugins(site: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "echo+likelier(ratio=2.0) True\n", "")
 
 
-def test_folder_of_unregistered_family_is_general(answerer: Path, plugins: None) -> None:
+def test_folder_of_unregistered_family_is_general(answerer: Path) -> None:
     config = json.loads((answerer / "config.json").read_text())
     folder = answerer.parent / "plain"
     folder.mkdir(exist_ok=True)
