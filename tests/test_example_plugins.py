@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from polydraft.apps.batch.jobs import BatchJob
+from polydraft.apps.ray.batch import JobWorker
 from polydraft.apps.terminal.completion import method_names
 from polydraft.core.errors import UnknownModel
 from polydraft.modalities.loading import load
@@ -132,6 +135,16 @@ def test_server_serves_example_methods(plain_pixels: bytes) -> None:
     drafting = lossy.metrics["speculative_decoding"]
     assert (drafting["method"], drafting["guarantee"]) == ("echo+likelier", "lossy")
     assert {"echo", "likelier"} <= {*listed.methods}
+
+
+def test_cluster_worker_runs_example_method(
+    plain_pixels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # workers change the folder of their process
+    job = BatchJob("frogs", "image", {"prompt": PROMPT, "seed": 5, "method": ECHO})
+    record, content = JobWorker(str(tmp_path)).do(job)
+    assert content is not None and record["stats"]["method"] == ECHO
+    assert Image.open(BytesIO(content)).tobytes() == plain_pixels
 
 
 @pytest.mark.thorough  # imports torch and transformers once more
