@@ -11,7 +11,9 @@ refusing what it cannot do, needs its JSON only, so weights of tens of GB are fe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,19 +23,60 @@ from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import UnknownModel, WeightsError
 from polydraft.core.folders.fields import check_fields
 from polydraft.core.folders.json_files import is_present, read_json
+from polydraft.core.plugins import PluginGroup, PluginTable
 
-# Each module has build_manifest(folder), FAMILY_MARKERS and CODECS, and may have PUBLISHED.
-FAMILY_DETECTORS = (
-    "polydraft.modalities.speech.detection",
-    "polydraft.modalities.image.detection",
-    "polydraft.modalities.vlm.detection",
-    "polydraft.modalities.transcription.detection",
-    "polydraft.modalities.text.detection",  # the last: some models of other modalities are language models too
-)
 DESCRIPTION_PATTERNS = ["*.json", "*.jinja"]
 FILE_PATTERNS = [*DESCRIPTION_PATTERNS, "*.safetensors"]
 OTHER_FORMS = ["consolidated*.safetensors"]  # the same weights under names that Mistral's own programs read
 DIFFUSERS_INDEX = "model_index.json"  # of diffusers pipelines, whose components lie in subfolders
+
+
+@dataclass(frozen=True)
+class PublishedCheckpoint:
+    """Published checkpoint on the hub."""
+
+    family: str  # as people call it
+    size: float  # GB
+    licence: str
+
+
+@dataclass(frozen=True)
+class FamilyDetector:
+    """Recognises the folders of some model families, and builds the manifests that such folders lack."""
+
+    build_manifest: Callable[[Path], dict[str, Any] | None]  # None for a folder of no family of its
+    families: Mapping[str, Any]  # by the name that error messages list
+    codecs: Mapping[str, tuple[str, list[str]]]  # repository of the codec and its further files, by family
+    published: Mapping[str, PublishedCheckpoint] = field(default_factory=dict)  # by repository
+
+
+@dataclass(frozen=True)
+class DetectorSource:
+    """Detector that is imported when it is needed."""
+
+    modality: str  # folders that could be of several modalities are tried with this detector first if it is asked for
+    load: Callable[[], FamilyDetector]
+
+
+def import_detector(module: str) -> FamilyDetector:
+    """Return the detector of a modality of this package, from its module `detection`."""
+    found = import_module(module)
+    return FamilyDetector(found.build_manifest, found.FAMILY_MARKERS, found.CODECS, getattr(found, "PUBLISHED", {}))
+
+
+FAMILIES = PluginGroup("polydraft.families")
+# The last entry is tried first: registered families may be special cases of more general ones, and some models of other
+# modalities are language models too.
+DETECTORS: PluginTable[DetectorSource] = PluginTable("family", FAMILIES, {
+    modality: DetectorSource(modality, partial(import_detector, f"polydraft.modalities.{modality}.detection"))
+    for modality in ("text", "transcription", "vlm", "image", "speech")
+})  # fmt: skip
+
+
+def list_detectors(modality: str | None = None) -> list[DetectorSource]:
+    """Return all detectors in the order in which they are tried, those of `modality` first."""
+    newest_first = list(DETECTORS.values())[::-1]
+    return sorted(newest_first, key=lambda source: source.modality != modality)  # stable
 
 
 @dataclass(frozen=True)
@@ -89,21 +132,22 @@ def build_manifest(
     elif not any(is_present(folder / file) for file in ("config.json", DIFFUSERS_INDEX)):
         return None
     check_fields(read_json(folder / "config.json"), {"model_type": str}, folder / "config.json")
-    for module in sorted(FAMILY_DETECTORS, key=lambda module: f".{modality}." not in module):
-        detector = import_module(module)
-        manifest: dict[str, Any] | None = detector.build_manifest(folder)
+    for source in list_detectors(modality):
+        detector = source.load()
+        manifest = detector.build_manifest(folder)
         if manifest is not None:
-            repository, extra_files = detector.CODECS.get(manifest["family"], (None, []))
+            repository, extra_files = detector.codecs.get(manifest["family"], (None, []))
             codec_folder = folder / manifest.get("codec", "codec")
             default_codec = repository if is_remote and not codec_folder.is_dir() else None
-            source = find_codec_source(codec_folder, codec or default_codec, repository)
-            local_codec = {"codec": str(Path(source).resolve())} if source and Path(source).is_dir() else {}
+            codec_source = find_codec_source(codec_folder, codec or default_codec, repository)
+            is_local = codec_source and Path(codec_source).is_dir()
+            local_codec = {"codec": str(Path(codec_source).resolve())} if is_local else {}
             downloads = Downloads(
                 folder, name if is_remote else "", is_remote and (folder / DIFFUSERS_INDEX).is_file(),
-                "" if local_codec else source, (*FILE_PATTERNS, *extra_files),
+                "" if local_codec else codec_source, (*FILE_PATTERNS, *extra_files),
             )  # fmt: skip
             return folder, {"target": "."} | manifest | local_codec, downloads
-    known = ", ".join(family for module in FAMILY_DETECTORS for family in import_module(module).FAMILY_MARKERS)
+    known = ", ".join(family for source in list_detectors() for family in source.load().families)
     raise UnknownModel(f"model {name!r} is of no family polydraft knows; it loads {known}, and its own.")
 
 
@@ -135,23 +179,14 @@ def is_repository(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None
 
 
-@dataclass(frozen=True)
-class PublishedCheckpoint:
-    """Published checkpoint on the hub."""
-
-    family: str  # as people call it
-    size: float  # GB
-    licence: str
-
-
 def published_names() -> list[str]:
     """Return the repositories of published checkpoints, which are known without fetching them."""
-    return [name for module in FAMILY_DETECTORS for name in getattr(import_module(module), "PUBLISHED", {})]
+    return [name for source in list_detectors() for name in source.load().published]
 
 
 def published_checkpoint(name: str) -> PublishedCheckpoint | None:
     """Return the entry of a published checkpoint, None for other repositories."""
-    entries = (getattr(import_module(module), "PUBLISHED", {}).get(name) for module in FAMILY_DETECTORS)
+    entries = (source.load().published.get(name) for source in list_detectors())
     return next((entry for entry in entries if entry is not None), None)
 
 

@@ -25,6 +25,7 @@ from polydraft.core.folders.fields import check_fields
 from polydraft.core.folders.json_files import is_present, read_json
 from polydraft.core.folders.readers import convert_load_errors
 from polydraft.core.folders.stamps import FolderSnapshot, snapshot_folders
+from polydraft.core.plugins import PluginTable
 from polydraft.modalities import hub
 from polydraft.modalities.device_dtype import DeviceMap
 from polydraft.modalities.hub import Downloads
@@ -46,7 +47,8 @@ PIPELINES = {
 }
 TEXT_PIPELINE = ("polydraft.modalities.text.pipeline", "TextPipeline")
 LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
-FAMILY_PIPELINES = {  # of families whose pipeline is not their modality's
+# of families whose pipeline is not their modality's
+FAMILY_PIPELINES: PluginTable[tuple[str, str]] = PluginTable("family", hub.FAMILIES, {
     "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
     "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
     **dict.fromkeys(
@@ -55,7 +57,7 @@ FAMILY_PIPELINES = {  # of families whose pipeline is not their modality's
         ),
         ("polydraft.modalities.transcription.spliced", "SplicedPipeline"),
     ),
-}
+})  # fmt: skip
 AUTO = "auto"  # default method of models without a known best one: it measures all drafters, given ones too
 SHAPE_FIELDS = ("hidden_size", "num_hidden_layers")  # of a target's configuration, which drafters on its states share
 FAMILY_METHODS = {"mar": ("polydraft.modalities.image.families.mar.methods", "SET_METHODS")}
@@ -91,9 +93,8 @@ class ModelCard:
     @property
     def pipeline(self) -> tuple[str, str]:
         """Return module and name of the pipeline class."""
-        if self.is_text_only:
-            return TEXT_PIPELINE
-        usual = (LATENT_PIPELINES if self.is_latent else PIPELINES)[self.modality]
+        by_modality = LATENT_PIPELINES if self.is_latent else PIPELINES
+        usual = TEXT_PIPELINE if self.is_text_only else by_modality[self.modality]
         return FAMILY_PIPELINES.get(self.manifest.get("family", ""), usual)
 
     @property
@@ -258,6 +259,11 @@ def _load_card(name: str, codec: str | None, modality: str | None, stamp: Folder
         f"embedded models are {', '.join(known)}, packages bring {', '.join(PACKAGED)}, or give a model's folder or "
         "its name on the hub."
     )
+
+
+def clear_cached_cards() -> None:
+    """Drop the cards that `load_card` keeps, as after another family has been registered."""
+    _load_card.cache_clear()
 
 
 def packaged_card(model: PackagedModel) -> ModelCard:

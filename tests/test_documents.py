@@ -33,7 +33,8 @@ from .apps.command_line import run
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "SERVING", "MODELS", "TRAINING", "CONTRIBUTING", "BENCHMARKS")]
-DOCUMENTS += sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("assets/models/*/README.md")])
+FOLDERS = ("docs/*.md", "assets/models/*/README.md", "examples/**/README.md")
+DOCUMENTS += sorted(path for pattern in FOLDERS for path in ROOT.glob(pattern))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 RETURNS = {"load": "pipe", "OpenAI": "client"}
 CHEAP = ("models", "methods")  # Commands that take less than a second.

@@ -25,7 +25,7 @@ WHEEL_LIMIT = 100 * 1024 * 1024  # package registries refuse larger files
 LAB = "apps/lab"  # part of checkouts and of the sdist, not of the wheel
 ROOMS = {  # Modules directly in a folder; each may import itself and those before it.
     "core": (
-        "version", "errors", "stats", "checks", "folders", "batched_state", "tokens", "draft", "sampling",
+        "version", "errors", "plugins", "stats", "checks", "folders", "batched_state", "tokens", "draft", "sampling",
         "verification", "native", "model", "target", "verifiers", "drafters", "continuous", "methods", "cuda_graphs",
         "decode", "stopping", "distillation",
     ),

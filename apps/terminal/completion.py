@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from polydraft.core.plugins import METHODS as PLUGINS
 from polydraft.modalities.packaged import packaged_names
 
 # The tables of methods import torch, for which nobody waits behind a TAB; a test holds this list and them together.
@@ -52,7 +53,9 @@ def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
 def method_names(incomplete: str) -> list[str]:
     """Return methods that can be used alone; behind a +, those that may judge."""
     drafter, plus, rule = incomplete.rpartition("+")
-    return [f"{drafter}{plus}{name}" for name in starting(RULES if plus else METHODS, rule)]
+    # plug-ins name their entry points like their methods, and are not imported: whether one may judge is unknown
+    names = [*(RULES if plus else METHODS), *(point.name for point in PLUGINS.entry_points())]
+    return [f"{drafter}{plus}{name}" for name in starting(names, rule)]
 
 
 def voice_names(ctx: typer.Context, incomplete: str) -> list[str]:

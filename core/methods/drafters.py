@@ -52,6 +52,7 @@ from polydraft.core.methods.spec import (
     ParamValues,
 )
 from polydraft.core.methods.tuning import BatchAwareDraftSize
+from polydraft.core.plugins import METHODS, PluginTable
 
 
 def build_prompt_lookup(context: MethodContext, values: ParamValues) -> Drafter:
@@ -353,7 +354,7 @@ def static_tree_spec(
     )  # fmt: skip
 
 
-DRAFTERS: dict[str, DrafterSpec] = {
+BUILT_IN: dict[str, DrafterSpec] = {
     spec.name: spec
     for spec in (
         DrafterSpec("ar", "plain decoding, one token a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
@@ -518,4 +519,5 @@ AUTO_CANDIDATES = (
     "ar", "hypothesis", "ctc", "history", "suffix", "recycling", "jacobi", "lookahead", "preview", "local", "above",
     "hydra", "eagle2", "medusa", "speechspec", "kangaroo", "draft",
 )  # fmt: skip
-DRAFTERS |= auto_entry({name: DRAFTERS[name] for name in AUTO_CANDIDATES})
+AUTO = auto_entry({name: BUILT_IN[name] for name in AUTO_CANDIDATES})
+DRAFTERS: PluginTable[DrafterSpec] = PluginTable("drafter", METHODS, BUILT_IN | AUTO)

@@ -208,7 +208,8 @@ class MethodSpec:
             and (self.guarantee == "identical" or not isinstance(value, BatchAwareDraftSize))
         }  # fmt: skip
         resolved = params | usable | self.drafter_params  # of a name in several, the last value holds
-        if "rule" in params and resolved["rule"] != tuned_params.get("rule", default_params(self.drafter)["rule"]):
+        has_stop_rule = {"rule", "stop"} <= params.keys()
+        if has_stop_rule and resolved["rule"] != tuned_params.get("rule", default_params(self.drafter)["rule"]):
             resolved["stop"] = params["stop"]
         return resolved
 

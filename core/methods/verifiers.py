@@ -21,6 +21,7 @@ from polydraft.core.methods.spec import (
     ParamValues,
     VerifierSpec,
 )
+from polydraft.core.plugins import METHODS, PluginTable
 from polydraft.core.verifiers import rules
 from polydraft.core.verifiers.base import Verifier
 from polydraft.core.verifiers.chain import BlockVerification, SpeculativeSampling
@@ -267,6 +268,6 @@ GROUP_TEST = VerifierSpec(
     ("chain", "off"), default_drafter="draft", requirement=CODEBOOK, parameters=THETA,
 )  # fmt: skip
 
-VERIFIERS: dict[str, VerifierSpec] = {
-    spec.name: spec for spec in (*OTHERS, *(rule.to_verifier() for rule in LOSSY), GROUP_TEST)
-}
+VERIFIERS: PluginTable[VerifierSpec] = PluginTable(
+    "rule", METHODS, {spec.name: spec for spec in (*OTHERS, *(rule.to_verifier() for rule in LOSSY), GROUP_TEST)}
+)

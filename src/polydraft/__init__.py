@@ -32,7 +32,9 @@ if TYPE_CHECKING:
         UnsupportedModel,
         WeightsError,
     )
+    from polydraft.core.methods.registration import register_drafter, register_rule
     from polydraft.core.version import __version__
+    from polydraft.modalities.families import register_family
     from polydraft.modalities.image.pipeline import generate_image
     from polydraft.modalities.image.recipe import read_recipe
     from polydraft.modalities.loading import load
@@ -61,6 +63,9 @@ __all__ = [
     "generate_speech",
     "load",
     "read_recipe",
+    "register_drafter",
+    "register_family",
+    "register_rule",
     "transcribe",
 ]
 
@@ -77,6 +82,9 @@ _HOMES = {
     "generate_speech": "polydraft.modalities.speech.pipeline",
     "load": "polydraft.modalities.loading",
     "read_recipe": "polydraft.modalities.image.recipe",
+    "register_drafter": "polydraft.core.methods.registration",
+    "register_family": "polydraft.modalities.families",
+    "register_rule": "polydraft.core.methods.registration",
     "transcribe": "polydraft.modalities.transcription.pipeline",
 }
 
