@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from polydraft.core.methods.registration import register_drafter, register_rule
     from polydraft.core.version import __version__
+    from polydraft.modalities.custom_generate.speculate import speculate
     from polydraft.modalities.families import register_family
     from polydraft.modalities.image.pipeline import generate_image
     from polydraft.modalities.image.recipe import read_recipe
@@ -66,6 +67,7 @@ __all__ = [
     "register_drafter",
     "register_family",
     "register_rule",
+    "speculate",
     "transcribe",
 ]
 
@@ -85,6 +87,7 @@ _HOMES = {
     "register_drafter": "polydraft.core.methods.registration",
     "register_family": "polydraft.modalities.families",
     "register_rule": "polydraft.core.methods.registration",
+    "speculate": "polydraft.modalities.custom_generate.speculate",
     "transcribe": "polydraft.modalities.transcription.pipeline",
 }
 
