@@ -76,8 +76,9 @@ def methods_page() -> str:
 
 def method_cells(method: dict[str, Any]) -> list[str]:
     """Return the cells of a method's row."""
+    summary = "; ".join(filter(None, (method["summary"], method["ours"])))
     cells = [
-        method["name"], method["tokens"], method["guarantee"], "; ".join(filter(None, (method["summary"], method["ours"]))),
+        method["name"], method["tokens"], method["guarantee"], summary,
         ", ".join(method["needs"]) or "nothing",
         "; ".join(f"{name}={value['default']}: {value['help']}" for name, value in method["parameters"].items()),
         method["paper"],
