@@ -19,7 +19,7 @@ KINDS = {"text": AutoModelForCausalLM, "picture": AutoModelForImageTextToText, "
 
 def read(processor, kind: str, prompt: str) -> dict:
     if kind == "sound":
-        return processor(soundfile.read(prompt)[0], sampling_rate=16000, return_tensors="pt")
+        return processor(soundfile.read(prompt)[0], sampling_rate=16000, return_tensors="pt") | {"language": "en"}
     parts = [{"type": "image"}, {"type": "text", "text": "Describe the picture."}]
     turn = {"role": "user", "content": prompt if kind == "text" else parts}
     images = {} if kind == "text" else {"images": Image.open(prompt)}
@@ -27,14 +27,13 @@ def read(processor, kind: str, prompt: str) -> dict:
     return processor(text=text, return_tensors="pt", **images)
 
 
-def main(kind: str, name: str, prompt: str, max_new_tokens: int = 64) -> None:
-    model = KINDS[kind].from_pretrained(name, dtype="float32")  # in 16 bits, ids of near ties may differ
-    processor = AutoProcessor.from_pretrained(name)
+def main(kind: str, name: str, prompt: str, max_new_tokens: str = "64") -> None:
+    model, processor = KINDS[kind].from_pretrained(name, dtype="float32"), AutoProcessor.from_pretrained(name)
     inputs = {**read(processor, kind, prompt), "do_sample": False}
     for way, options in {"before": {}, "after": {"custom_generate": speculate("auto")}}.items():
         model.generate(**inputs, max_new_tokens=2, **options)
         begin = time.perf_counter()
-        ids = model.generate(**inputs, max_new_tokens=max_new_tokens, **options)
+        ids = model.generate(**inputs, max_new_tokens=int(max_new_tokens), **options)
         print(f"{way}, {time.perf_counter() - begin:.2f} s:", *processor.batch_decode(ids, skip_special_tokens=True))
 
 

@@ -30,6 +30,7 @@ from polydraft.modalities.world.worlds import WORLDS
 
 from . import shell
 from .apps.command_line import run
+from .modalities.text.conftest import write_model
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "SERVING", "MODELS", "TRAINING", "CONTRIBUTING", "BENCHMARKS")]
@@ -199,6 +200,18 @@ def test_readme_python_snippet_runs(snippet: Snippet, tmp_path: Path, monkeypatc
     rng = np.random.default_rng(3)
     Image.fromarray(place_objects(WORLDS["flat"].random_composition(rng), rng).render()).save("frogs.png")
     exec(compile(snippet.text, str(snippet), "exec"), {})
+
+
+GENERATE = [snippet for snippet in PYTHON if snippet.document == "docs/generate.md"]
+
+
+def test_snippets_about_generate_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(tmp_path / "smollm2", "llama", bos="<|endoftext|>")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for snippet in GENERATE:
+        exec(compile(snippet.text, str(snippet), "exec"), names)
+    assert len(GENERATE) == 5 and names["fast"].stats.tokens == 64
 
 
 # --- running

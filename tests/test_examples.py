@@ -116,7 +116,8 @@ def test_transformers_text_stays_the_same(run: Run, tmp_path: Path, kind: str) -
     }
     models: dict[str, Callable[[Path], Any]] = {"text": write_llama, "picture": vlm.llava, "sound": write_tiny_whisper}
     models[kind](tmp_path / kind)
-    before, after = run("before_after_transformers.py", kind, tmp_path / kind, prompts[kind]()).split("after, ")
+    printed = run("before_after_transformers.py", kind, tmp_path / kind, prompts[kind](), "12")
+    before, after = printed.split("after, ")
     assert before.partition("s: ")[2].strip() == after.partition("s: ")[2].strip() != ""
 
 
