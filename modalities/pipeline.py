@@ -55,11 +55,12 @@ from polydraft.core.target.conformance import (
     check_logits_match_model,
     effective_guarantee,
 )
+from polydraft.modalities.adapters import merge_adapter
 from polydraft.modalities.generation_config import build_constraints, unsupported_fields
 from polydraft.modalities.model_card import ModelCard, folder_snapshot, with_drafters
 from polydraft.modalities.vlm.reference import reference_refusal
 from polydraft.modalities.vocab_mapping import map_vocabularies
-from polydraft.modalities.weights import load_causal_lm, read_weights
+from polydraft.modalities.weights import load_causal_lm, load_pretrained, read_weights
 
 log = logging.getLogger("polydraft.models")
 TOKEN_KINDS = {"image": "image", "speech": "speech", "vlm": "text", "transcription": "text"}  # by modality
@@ -102,6 +103,8 @@ class Pipeline(ABC):
         self.card, self.device, self.dtype = card, device, dtype
         self.default_method = self.check_method(card.defaults["method"] if method is None else method)
         self.target_model = self.load_target_model(card.target)
+        if card.adapter is not None:
+            merge_adapter(self.target_model, card.adapter)
         self.dtype = self.target_model.dtype
         if ignored := unsupported_fields(getattr(self.target_model, "generation_config", None), self.followed_fields):
             log.warning(
@@ -285,11 +288,21 @@ class Pipeline(ABC):
         """Return what tells the model, its version and its device apart where measured speeds are kept."""
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         drafters = self.card.manifest["drafters"]
-        return repr(folder_snapshot(self.card.path)), repr(sorted(drafters.items())), device, str(self.dtype)
+        folders = folder_snapshot(self.card.path, self.card.adapter)
+        return repr(folders), repr(sorted(drafters.items())), device, str(self.dtype)
 
     def load_target_model(self, folder: Path) -> PreTrainedModel:
         """Load the target model's weights."""
-        return load_causal_lm(folder, self.device, self.dtype, self.card.device_map)
+        from transformers import AutoModelForCausalLM
+
+        return self.load_pretrained_target(AutoModelForCausalLM, folder)
+
+    def load_pretrained_target(self, auto: Any, folder: Path) -> PreTrainedModel:
+        """Load the target's weights by a class of transformers, spread and quantised as the card says."""
+        return load_pretrained(
+            auto, folder, self.device, self.dtype, self.card.device_map,
+            quantization_config=self.card.quantization_config,
+        )  # fmt: skip
 
     def target(self, guided: bool = False) -> CausalTarget:
         """Return the target adapter, which scores drafts.

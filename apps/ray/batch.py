@@ -95,7 +95,7 @@ class Asker:
 
     def __init__(self, folder: str, settings: sets.SetOptions, arguments: BatchArguments) -> None:
         go_to(folder)
-        pipe: sets.Answerer = load(
+        pipe: Any = load(
             settings.model, drafter=settings.drafter, device=arguments.device, dtype=arguments.dtype, modality="vlm",
             reference=settings.reference,
         )  # fmt: skip

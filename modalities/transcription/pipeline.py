@@ -69,7 +69,7 @@ from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import ControlTokens
 from polydraft.modalities.transcription.words import Alignment, Part, find_alignment_heads, token_end_times
 from polydraft.modalities.vocab_mapping import load_tokenizer
-from polydraft.modalities.weights import load_pretrained, read_weights
+from polydraft.modalities.weights import read_weights
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the attempts at a window, as published
 # in transformers' measure of repetition, over bytes of token ids; the published 2.4 is of text
@@ -169,7 +169,7 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
         from transformers import WhisperForConditionalGeneration
 
         self.tokenizer = read_weights("tokenizer", folder, lambda: load_tokenizer(folder))
-        return load_pretrained(WhisperForConditionalGeneration, folder, self.device, self.dtype, self.card.device_map)
+        return self.load_pretrained_target(WhisperForConditionalGeneration, folder)
 
     def load_drafter_network(self, kind: str, folder: Path) -> Any:
         """Load a small model that transcribes, or a drafter of any other kind."""

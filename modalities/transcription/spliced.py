@@ -59,7 +59,7 @@ from polydraft.modalities.transcription.segments import (
 from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import TASKS
 from polydraft.modalities.transcription.words import Part
-from polydraft.modalities.weights import load_pretrained, read_weights
+from polydraft.modalities.weights import read_weights
 
 WINDOW_SECONDS = 30  # of processors that name no `chunk_length`
 SHORTEST_SECONDS = 0.5  # shorter sound is padded with silence, so that some positions hear it
@@ -118,7 +118,7 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
         attention_window_fns(config.get_text_config())  # refuses layers whose state cannot be rolled back
         self.processor = read_weights("processor", folder, lambda: load_processor(folder, family))
         model_class = transformers.AutoModelForSeq2SeqLM
-        return load_pretrained(model_class, folder, self.device, self.dtype, self.card.device_map)
+        return self.load_pretrained_target(model_class, folder)
 
     @property
     def vocab_size(self) -> int:

@@ -44,7 +44,7 @@ from polydraft.modalities.vlm.request import ChatGenerationRequest, ChatStep, Ch
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.target import VisionTarget, build_vision_target, image_token_ids
 from polydraft.modalities.vlm.template import TEMPLATE_ERRORS
-from polydraft.modalities.weights import load_pretrained, read_weights
+from polydraft.modalities.weights import read_weights
 
 # Raised by processors with wrong settings.
 PROCESSOR_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
@@ -364,7 +364,7 @@ class VLMPipeline(ChatPipeline):
             )
         attention_window_fns(config.get_text_config())  # refuses layers whose state cannot be rolled back
         self.processor = read_weights("processor", folder, lambda: load_processor(folder, config.model_type))
-        return load_pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype, self.card.device_map)
+        return self.load_pretrained_target(AutoModelForImageTextToText, folder)
 
     @property
     def is_tested_architecture(self) -> bool:

@@ -8,11 +8,12 @@ nothing but its public face, which commits far apart have in common.
 
 import json
 import sys
+from typing import Any
 
 from polydraft import load
 
 if __name__ == "__main__":
-    pipe = load(sys.argv[1])
+    pipe: Any = load(sys.argv[1])
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         method, prompts, settings = json.loads(line)
