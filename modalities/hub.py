@@ -39,7 +39,7 @@ DIFFUSERS_INDEX = "model_index.json"  # of diffusers pipelines, whose components
 
 @dataclass(frozen=True)
 class HubOptions:
-    """How files are fetched from the hub; the fields are arguments of `huggingface_hub.snapshot_download`."""
+    """Options of fetching from the hub; the fields are arguments of `huggingface_hub.snapshot_download`."""
 
     revision: str | None = None  # branch, tag or commit of the model's repository; None is its main branch
     token: str | bool | None = field(default=None, repr=False)  # None is the one that `hf auth login` has stored

@@ -120,6 +120,14 @@ class Pipeline(ABC):
         self._pass_times: dict[int, PassTimes] = {}
         self._node_budgets: dict[bool, NodeBudget] = {}
 
+    def __repr__(self) -> str:
+        """Return the class with the model, its default method, device and dtype."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{type(self).__name__}({self.card.name!r}, method={self.default_method.name!r}, "
+            f"device={str(self.device)!r}, dtype={dtype!r})"
+        )
+
     def max_positions(self) -> int:
         """Return the number of positions that the target was trained for."""
         return max_context_len(self.target_model.config.get_text_config())
@@ -176,9 +184,11 @@ class Pipeline(ABC):
 
     @property
     def defaults(self) -> dict[str, Any]:
+        """Return the model's default method and sampling parameters, by name."""
         return self.card.defaults
 
     def available_methods(self) -> list[str]:
+        """Return the names of the decoding methods that the model supports."""
         return self.card.methods
 
     def check_method(self, method: str) -> MethodSpec:

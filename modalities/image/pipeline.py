@@ -26,6 +26,12 @@ from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.modalities.image.base import TextToImagePipeline, check_image_arguments
 from polydraft.modalities.image.catalogue import family_class
+from polydraft.modalities.image.diffusers_names import (
+    StepEndCallback,
+    check_one_name,
+    resolve_count,
+    resolve_seed,
+)
 from polydraft.modalities.image.draft_model import CodebookDraftModel
 from polydraft.modalities.image.family import ImageFamily, ImageFamilyParts
 from polydraft.modalities.image.request import ImageGenerationRequest, ImageRequestInfo, ImageStep, ImageStream
@@ -40,12 +46,15 @@ MAX_CACHED_GRIDS = 8  # least recently used sizes lose their cached methods, sin
 
 def generate_image(
     prompt: str | Sequence[str], *, speculative: bool = True, model: str | Path = "tiny-image",
-    drafter: Drafters | None = None, method: str | None = None, n: int = 1, seed: int | Sequence[int] = 0,
+    drafter: Drafters | None = None, method: str | None = None, n: int | None = None,
+    seed: int | Sequence[int] | None = None,
     temperature: float | None = None, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
     guidance_scale: float | None = None, size: str | None = None, iterations: int | None = None,
     negative_prompt: str | None = None, prime: ImageInput | None = None, device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
-    on_step: Callable[[ImageStep], None] | None = None,
+    on_step: Callable[[ImageStep], None] | None = None, num_images_per_prompt: int | None = None,
+    generator: torch.Generator | Sequence[torch.Generator] | None = None,
+    callback_on_step_end: StepEndCallback | None = None,
 ) -> ImageResult:  # fmt: skip
     """Generate `n` images of each prompt.
 
@@ -57,8 +66,8 @@ def generate_image(
         model (str | Path): a model's name, its folder, or a repository on the hub.
         drafter (Drafters | None): a drafter's folder or repository, or several, as for `load`.
         method (str | None): how to draft and verify.
-        n (int): images per prompt.
-        seed (int | Sequence[int]): image i gets seed + i, or the i-th of a list.
+        n (int | None): images per prompt; None is 1.
+        seed (int | Sequence[int] | None): image i gets seed + i, or the i-th of a list; None is 0.
         temperature (float | None): 0 is greedy.
         top_k (int | None): number of the likeliest tokens to sample from.
         top_p (float | None): probability mass of the likeliest tokens to sample from.
@@ -72,18 +81,30 @@ def generate_image(
         device (str | torch.device): "auto" is an accelerator if there is one.
         dtype (str | torch.dtype): of the weights.
         on_step (Callable[[ImageStep], None] | None): called after every target pass.
+        num_images_per_prompt (int | None): diffusers' name of `n`.
+        generator (torch.Generator | Sequence[torch.Generator] | None): in place of `seed`, which is drawn from it: a
+            generator, or one for every image.
+        callback_on_step_end (StepEndCallback | None): in place of `on_step`, with diffusers' arguments: the pipeline,
+            the index of the step, the number of tokens so far, and `{"step": …}`.
+
+    Returns:
+        ImageResult: images, tokens and statistics.
 
     Raises:
         PolydraftError: the call is not possible; the message says what to change.
     """
+    count = resolve_count(n, num_images_per_prompt)
+    check_one_name("on_step", on_step, "callback_on_step_end", callback_on_step_end)
+    seeds = resolve_seed(seed, generator)
     check_image_arguments(
-        prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
-    )
+        prompt, count, seeds, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        guidance_scale=guidance_scale,
+    )  # fmt: skip
     pipe: TextToImagePipeline = cached_pipeline("image", model, method, device, dtype, drafter=drafter)
     return pipe(
-        prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
+        prompt, speculative=speculative, method=method, n=count, seed=seeds, temperature=temperature, top_k=top_k,
         top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, iterations=iterations,
-        negative_prompt=negative_prompt, prime=prime, on_step=on_step,
+        negative_prompt=negative_prompt, prime=prime, on_step=on_step, callback_on_step_end=callback_on_step_end,
     )  # fmt: skip
 
 

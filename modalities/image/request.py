@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class ImageStep:
     tokens_done: int  # committed so far
     tokens_total: int  # when complete
     passes: int
-    step: StepResult  # of the decoding loop
+    step: StepResult = field(repr=False)  # of the decoding loop
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class ImageProgress:
     tokens_done: int
     tokens_total: int
     passes: int
-    tokens: Tensor  # [n, T] int64 codes, -1 where there is none yet; or [n, T, C] latents, NaN there
-    committed_at: Tensor  # [n, T], target pass (from 1) that committed each token; 0 where none has
+    tokens: Tensor = field(repr=False)  # [n, T] int64 codes, -1 where there is none; or [n, T, C] latents, NaN there
+    committed_at: Tensor = field(repr=False)  # [n, T], target pass (from 1) that committed each token; 0 where none has
     images: list[Image.Image]  # unfinished images, when some were due
     seconds: float = 0.0  # spent decoding
 

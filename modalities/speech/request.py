@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,24 +30,24 @@ OnStep = Callable[[int, int, StepResult], None]  # codes so far, expected number
 class SpeechChunk:
     """Audio that continues the chunk before without a seam."""
 
-    audio: NDArray[np.float32]  # [S]
+    audio: NDArray[np.float32] = field(repr=False)  # [S]
     sample_rate: int
     sentence: int  # index of the sentence
     codes: int  # committed so far in this sentence
-    step: StepResult
+    step: StepResult = field(repr=False)  # of the decoding loop
 
 
 @dataclass(frozen=True)
 class SpeechProgress:
     """Audio that continues the piece before without a seam, and the progress of the whole text."""
 
-    audio: NDArray[np.float32]  # [S], may be empty
+    audio: NDArray[np.float32] = field(repr=False)  # [S], may be empty
     sample_rate: int
     sentence: int  # index of the sentence
     codes: int  # committed so far in this sentence
     tokens_done: int
     passes: int
-    committed_at: Tensor  # [codes] pass that committed each code of this sentence, from 1
+    committed_at: Tensor = field(repr=False)  # [codes] pass that committed each code of this sentence, from 1
     expected: int  # estimate of the codes of the whole text
     seconds: float  # of decoding
 

@@ -120,7 +120,7 @@ class TranscriptionStep:
     """One target pass of a transcription."""
 
     progress: TranscriptionProgress
-    step: StepResult
+    step: StepResult = field(repr=False)  # of the decoding loop
 
     @property
     def segments(self) -> list[Segment]:

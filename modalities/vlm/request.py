@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,7 +29,7 @@ class ChatStep:
     tokens_done: int  # tokens committed so far, over all answers
     tokens_total: int  # the maximum number of tokens
     passes: int  # target passes so far
-    step: StepResult
+    step: StepResult = field(repr=False)  # of the decoding loop
 
     @property
     def text(self) -> str:
