@@ -231,6 +231,7 @@ class GenerationStream(Generic[R]):
 
     @property
     def prompts(self) -> list[PromptInputs]:
+        """Return the prompts of the request."""
         return self.request.prompts
 
     def steps(self) -> Iterator[StepResult]:

@@ -123,10 +123,12 @@ class SpeechPipeline(Pipeline):
 
     @property
     def sample_rate(self) -> int:
+        """Return the rate of the audio in Hz."""
         return self.family.sample_rate
 
     @property
     def voices(self) -> list[str]:
+        """Return the names of the voices that the model lists."""
         return self.family.voices
 
     @property
