@@ -62,7 +62,7 @@ from polydraft.modalities.vlm.reference import reference_refusal
 from polydraft.modalities.vocab_mapping import map_vocabularies
 from polydraft.modalities.weights import load_causal_lm, load_pretrained, read_weights
 
-log = logging.getLogger("polydraft.models")
+log: logging.Logger = logging.getLogger("polydraft.models")
 TOKEN_KINDS = {"image": "image", "speech": "speech", "vlm": "text", "transcription": "text"}  # by modality
 WINDOWED_METHODS = ("jacobi", "local")  # whose τ by window size is `<method>_committed` in a manifest
 NETWORKS = (
@@ -99,10 +99,12 @@ class Pipeline(ABC):
     """
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
-        self.lock = RLock()  # shared by all pipelines of the same weights
-        self.card, self.device, self.dtype = card, device, dtype
-        self.default_method = self.check_method(card.defaults["method"] if method is None else method)
-        self.target_model = self.load_target_model(card.target)
+        self.lock: RLock = RLock()  # shared by all pipelines of the same weights
+        self.card: ModelCard = card
+        self.device: torch.device = device
+        self.dtype: torch.dtype = dtype
+        self.default_method: MethodSpec = self.check_method(card.defaults["method"] if method is None else method)
+        self.target_model: PreTrainedModel = self.load_target_model(card.target)
         if card.adapter is not None:
             merge_adapter(self.target_model, card.adapter)
         self.dtype = self.target_model.dtype
@@ -111,7 +113,7 @@ class Pipeline(ABC):
                 "note: %s asks for %s in generation_config.json, which polydraft does not follow", card.name,
                 ", ".join(ignored),
             )  # fmt: skip
-        self.context_len = self.max_positions()  # of prompt and generated tokens together
+        self.context_len: int = self.max_positions()  # of prompt and generated tokens together
         self._drafters: dict[str, Any] = {}
         self._targets: dict[bool, CausalTarget] = {}
         self._methods: dict[tuple[str, bool], Method] = {}

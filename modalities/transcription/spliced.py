@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -61,6 +61,10 @@ from polydraft.modalities.transcription.tokens import TASKS
 from polydraft.modalities.transcription.words import Part
 from polydraft.modalities.weights import read_weights
 
+if TYPE_CHECKING:
+    from polydraft.modalities.generation_config import LengthLimits
+    from polydraft.modalities.transcription.prompts import TranscriptionPrompts
+
 WINDOW_SECONDS = 30  # of processors that name no `chunk_length`
 SHORTEST_SECONDS = 0.5  # shorter sound is padded with silence, so that some positions hear it
 DEFAULT_MAX_TOKENS = 512  # of a piece, if generation_config.json sets no limit
@@ -100,12 +104,14 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.tokenizer = self.processor.tokenizer
+        self.tokenizer: Any = self.processor.tokenizer
         config = self.target_model.generation_config
-        self.lengths = length_limits(config)
+        self.lengths: LengthLimits = length_limits(config)
+        self.eos_token_ids: frozenset[int]
         self.eos_token_ids = resolve_eos_token_ids(config.eos_token_id, self.tokenizer, self.vocab_size, card.name)
+        self.prompts: TranscriptionPrompts
         self.prompts = PROMPTS[card.manifest["family"]](self.processor, self.target_model, self.eos_token_ids)
-        self.longest_prompt = self.check_processor()
+        self.longest_prompt: int = self.check_processor()
         if not self.is_tested_architecture:
             self.target()
 

@@ -32,7 +32,7 @@ class Whisper:
     """
 
     def __init__(self, model: str = MODEL) -> None:
-        self.pipe = cast(WhisperPipeline, load(model, modality="transcription", dtype="float32"))
+        self.pipe: WhisperPipeline = cast(WhisperPipeline, load(model, modality="transcription", dtype="float32"))
 
     def hear(self, audio: NDArray[np.float32], sample_rate: int) -> list[str]:
         """Return the words understood."""
