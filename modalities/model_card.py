@@ -46,7 +46,7 @@ PIPELINES = {
 }
 TEXT_PIPELINE = ("polydraft.modalities.text.pipeline", "TextPipeline")
 LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
-FAMILY_PIPELINES = {  # of families whose pipeline is not their modality's
+FAMILY_PIPELINES: dict[str, tuple[str, str]] = {  # of families whose pipeline is not their modality's
     "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
     "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
     **dict.fromkeys(

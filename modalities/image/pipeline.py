@@ -144,10 +144,12 @@ class ImagePipeline(TextToImagePipeline):
 
     @property
     def preview_index(self) -> Tensor | None:  # type: ignore[override]
+        """Return the earlier token of the same spot of an image, `[T]`, -1 without one."""
         return self.family.preview_index
 
     @property
     def num_preview_tokens(self) -> int:  # type: ignore[override]
+        """Return the number of tokens before the image rows."""
         return int((self.family.code_indices >= 0).int().argmax())
 
     @property

@@ -140,6 +140,7 @@ class SpeechPipeline(Pipeline):
 
     @property
     def exact_only_mask(self) -> Tensor:  # type: ignore[override]
+        """Return the `[V]` bool mask of ids that lossy verification must match exactly."""
         return self.family.exact_only_mask
 
     @property

@@ -190,7 +190,7 @@ def fit_decoder(
     print(f"final psnr {image_psnr:.2f} in boxes {box_psnr:.2f}", flush=True)
 
 
-STAGES = {"encoder": train_encoder, "decoder": train_decoder}
+STAGES: dict[str, Callable[..., Any]] = {"encoder": train_encoder, "decoder": train_decoder}
 
 if __name__ == "__main__":
     parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)

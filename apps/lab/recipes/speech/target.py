@@ -42,7 +42,7 @@ WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3, "entropy": 0.0}
 DROPOUT, DECAY = 0.1, 0.05
 LAYER = 5  # its output is the pointer's input
 HIDDEN = 384  # of every draft head
-ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+ROPE: dict[str, str | float] = {"rope_type": "default", "rope_theta": 10_000.0}
 
 
 class Pointer(nn.Module):
