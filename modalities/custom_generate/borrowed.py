@@ -76,13 +76,14 @@ class Loan:
 def all_configs(modules: Sequence[nn.Module]) -> list[Any]:
     """Return the configurations of modules and their parts, each once."""
     found: dict[int, Any] = {}
-    pending = [config for module in modules if hasattr(config := getattr(module, "config", None), "sub_configs")]
+    pending: list[Any] = [getattr(module, "config", None) for module in modules]
     while pending:
         config = pending.pop()
+        if not hasattr(config, "sub_configs"):
+            continue
         if id(config) not in found:
             found[id(config)] = config
-            parts = (getattr(config, name, None) for name in config.sub_configs)
-            pending += [part for part in parts if hasattr(part, "sub_configs")]
+            pending += [getattr(config, name, None) for name in config.sub_configs]
     return list(found.values())
 
 

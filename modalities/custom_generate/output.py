@@ -1,4 +1,4 @@
-"""Results in the form of `generate`: padded sequences, and scores and logits of every token where they are asked for."""
+"""Results in the form of `generate`: padded sequences, and on request scores and logits of every token."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def speculate(
 
     Args:
         method (str): A decoding method; "auto" measures all drafters that the model has, given ones too.
-        drafter (Any): Folder or repository of a drafter, a small language model of transformers, or several of different
-            kinds.
+        drafter (Any): Folder or repository of a drafter, a small language model of transformers, or several of
+            different kinds.
         seed (int | None): Of sampled tokens, row b has `seed + b`; None takes one from torch's generator, so that
             `torch.manual_seed` governs it.
         guarantee (str): The weakest that the method may have: "identical" (the tokens of plain decoding with the same
@@ -79,7 +79,7 @@ class Speculation:
         on_step: Callable[[StepResult], None] | None, takeover: bool,
     ) -> None:  # fmt: skip
         if guarantee not in GUARANTEES:
-            raise InvalidArgument(f"guarantee={guarantee!r} is not possible; it must be one of {', '.join(GUARANTEES)}.")
+            raise InvalidArgument(f"guarantee={guarantee!r} is not possible; use one of {', '.join(GUARANTEES)}.")
         several = isinstance(drafter, Sequence) and not isinstance(drafter, str)
         self.drafters: list[Any] = [] if drafter is None else list(drafter) if several else [drafter]
         self.method, self.guarantee, self.takeover = method, guarantee, bool(takeover)
