@@ -264,7 +264,7 @@ def size_class(size: int) -> int:
     return size.bit_length()
 
 
-outermost = threading.local()  # `count` before the outermost `limit_threads` of this thread
+outermost: threading.local = threading.local()  # `count` before the outermost `limit_threads` of this thread
 
 
 @contextmanager
