@@ -8,7 +8,7 @@ Loading reads tensors and JSON only: no code, no pickles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import import_module
@@ -39,6 +39,7 @@ from polydraft.modalities.packaged import packaged_names
 from polydraft.modalities.vlm.reference import read_reference, reference_refusal
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
     from polydraft.modalities.image.base import TextToImagePipeline
@@ -54,6 +55,7 @@ LOADING_LOCK = RLock()  # transformers sets the default dtype of the process whi
 class LoadOptions(TypedDict, total=False):
     """Keyword arguments of `load` that do not decide the class of the pipeline; `load` documents them."""
 
+    processor: Any
     codec: str | Path | None
     drafter: Drafters | None
     method: str | None
@@ -103,22 +105,26 @@ def load(
     name: str | Path = ..., *, modality: Literal["transcription"], **options: Unpack[LoadOptions]
 ) -> TranscriptionPipeline[Any]: ...
 @overload
-def load(name: str | Path = ..., *, modality: str | None = ..., **options: Unpack[LoadOptions]) -> Pipeline: ...
+def load(
+    name: str | Path | PreTrainedModel = ..., *, modality: str | None = ..., **options: Unpack[LoadOptions]
+) -> Pipeline: ...
 
 
 def load(
-    name: str | Path = "tiny-image", *, codec: str | Path | None = None, drafter: Drafters | None = None,
-    method: str | None = None, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto",
-    device_map: DeviceMap | None = None, modality: str | None = None, reference: str | Path | None = None,
-    revision: str | None = None, token: str | bool | None = None, cache_dir: str | Path | None = None,
+    name: str | Path | PreTrainedModel = "tiny-image", *, processor: Any = None, codec: str | Path | None = None,
+    drafter: Drafters | None = None, method: str | None = None, device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto", device_map: DeviceMap | None = None, modality: str | None = None,
+    reference: str | Path | None = None, revision: str | None = None, token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
     local_files_only: bool = False, quantization_config: QuantizationConfigMixin | None = None,
     adapter: str | Path | None = None,
 ) -> Pipeline:  # fmt: skip
     """Load a model and return the pipeline of its modality, which keeps the weights in memory.
 
     Args:
-        name (str | Path): name of an embedded or packaged model, a folder, or organisation/repository on the Hugging
-            Face hub.
+        name (str | Path | PreTrainedModel): name of an embedded or packaged model, a folder, or organisation/repository
+            on the Hugging Face hub; or a model of transformers that is loaded already, as for `Pipeline.from_model`.
+        processor (Any): processor or tokenizer of a loaded model.
         codec (str | Path | None): folder or repository of the codec that decodes a speech model's codes to audio, or
             latents to images, where the model's folder has none.
         drafter (Drafters | None): folder or repository of a small causal language model, a published EAGLE head, or
@@ -154,22 +160,73 @@ def load(
         MissingPackage: the model needs a package that is not installed.
         WeightsError: a file of the folder is missing or malformed.
     """
+    if not isinstance(name, str | Path):
+        given = {"codec": codec, "device_map": device_map, "quantization_config": quantization_config,
+                 "adapter": adapter, "revision": revision}  # fmt: skip
+        pipe = load_from_memory(name, processor, drafter, method, given)
+        return pipe if reference is None else pipe.with_reference(reference)
+    if processor is not None:
+        raise InvalidArgument("processor is for a model that is loaded already; a folder has its own, leave it out.")
     methods = [] if method is None else [method]
     card = check_model(
         name, codec=codec, drafter=drafter, methods=methods, device=device, dtype=dtype, device_map=device_map,
         modality=modality, reference=reference, adapter=adapter, quantization_config=quantization_config,
         hub_options=to_hub_options(revision, token, cache_dir, local_files_only),
     ).fetch_weights()  # fmt: skip
-    module, class_name = card.pipeline
     resolved = resolve_device(device)
+    pipe = build_pipeline(card, method, resolved, resolve_dtype(dtype, resolved))
+    return pipe if reference is None else pipe.with_reference(reference)
+
+
+def build_pipeline(card: ModelCard, method: str | None, device: torch.device, dtype: torch.dtype) -> Pipeline:
+    """Return the pipeline of a complete model, with the drafters that have been added to its card.
+
+    Raises:
+        PolydraftError: the errors of `load`.
+    """
+    module, class_name = card.pipeline
     with LOADING_LOCK, optional_import(f"model {card.name!r}"), convert_load_errors("model", card.path):
         pipeline_class = getattr(import_module(module), class_name)
-        pipe: Any = pipeline_class(card, method=method, device=resolved, dtype=resolve_dtype(dtype, resolved))
+        pipe: Pipeline = pipeline_class(card, method=method, device=device, dtype=dtype)
         pipe.check_settings()
         for kind in card.added_drafters:  # a drafter that cannot be loaded is refused now, not by the first request
             pipe.load_drafter(kind)
-        loaded: Pipeline = pipe if reference is None else pipe.with_reference(reference)
-        return loaded
+        return pipe
+
+
+def load_from_memory(
+    model: PreTrainedModel | Any, processor: Any, drafter: Drafters | None, method: str | None,
+    others: Mapping[str, Any] | None = None,
+) -> Pipeline:  # fmt: skip
+    """Return the pipeline of a model that is loaded already.
+
+    Args:
+        model (PreTrainedModel): the model.
+        processor (Any): its processor or tokenizer.
+        drafter (Drafters | None): as for `load`.
+        method (str | None): as for `load`.
+        others (Mapping[str, Any] | None): arguments of `load` that are for models from files, and must be None.
+
+    Raises:
+        InvalidArgument: there is no processor, or an argument is for models from files.
+        PolydraftError: the errors of `load`.
+    """
+    from transformers import PreTrainedModel
+
+    from polydraft.modalities.loaded_model import ModelDescription
+
+    if not isinstance(model, PreTrainedModel):
+        to_name("model", model)  # raises
+    for name, value in (others or {}).items():
+        if value is not None:
+            raise InvalidArgument(f"{name} is for a model from files, and this one is loaded already; leave it out.")
+    description = ModelDescription(model, processor)
+    card = with_drafters(description.card, to_names("drafter", drafter))
+    if method is not None:
+        card.check_method(method)
+    pipe = build_pipeline(card, method, model.device, model.dtype)
+    pipe.description = description  # the folder lives as long
+    return pipe
 
 
 def cached_pipeline(

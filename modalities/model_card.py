@@ -10,7 +10,7 @@ whose family `hub` detects.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from importlib.resources import files
@@ -75,6 +75,7 @@ class ModelCard:
     added_drafters: tuple[str, ...] = ()  # kinds of the drafters that `with_drafters` has added
     hub_options: HubOptions = DEFAULT_HUB_OPTIONS  # how files of the model, its codec and drafters are fetched
     quantization_config: Any = None  # of transformers: how the target's weights are quantised when they are loaded
+    loaded_model: Any = field(default=None, repr=False, compare=False)  # the target, where the caller has loaded it
     adapter: Path | None = None  # folder of a LoRA adapter that is merged into the target's weights
 
     def fetch_weights(self) -> ModelCard:

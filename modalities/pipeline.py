@@ -148,6 +148,7 @@ class Pipeline(ABC):
     def sample_prompts(self) -> list[PromptInputs]:
         """Return prompts to time target passes with."""
 
+    description: Any = None  # files of a model that the caller has loaded
     followed_fields: frozenset[str] = frozenset()  # generation_config.json fields that only this pipeline supports
     row_length = 0  # tokens of an image row; 0 where tokens are no grid
     preview_index: Tensor | None = None  # [T] the earlier token of the same spot of an image, -1 without one
@@ -303,6 +304,37 @@ class Pipeline(ABC):
         folders = folder_snapshot(self.card.path, self.card.adapter)
         return repr(folders), repr(sorted(drafters.items())), device, str(self.dtype)
 
+    @classmethod
+    def from_model(
+        cls, model: PreTrainedModel, processor: Any, *, drafter: str | Path | Sequence[str | Path] | None = None,
+        method: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Return a pipeline over a model that is loaded already, whose weights it takes over.
+
+        Their layout is changed for this machine, so that transformers' own `generate` is slower afterwards and the
+        model cannot be trained; `speculate` leaves it as it is.
+
+        Args:
+            model (PreTrainedModel): A language model, a vision-language model or a model that transcribes.
+            processor (Any): Its processor, or the tokenizer of a language model.
+            drafter (str | Path | Sequence[str | Path] | None): As for `load`.
+            method (str | None): The pipeline's default method; None is the first drafter's, else "auto".
+
+        Raises:
+            InvalidArgument: The processor is none.
+            UnsupportedModel: The model is of another kind, or the class is not for its kind.
+            PolydraftError: The errors of `load`.
+        """
+        from polydraft.modalities.loading import load_from_memory
+
+        pipe = load_from_memory(model, processor, drafter, method)
+        if not isinstance(pipe, cls):
+            raise UnsupportedModel(
+                f"{type(model).__name__} is a model for {type(pipe).__name__}, not for {cls.__name__}; use "
+                f"{type(pipe).__name__}.from_model."
+            )
+        return pipe
+
     def load_target_model(self, folder: Path) -> PreTrainedModel:
         """Load the target model's weights."""
         from transformers import AutoModelForCausalLM
@@ -310,7 +342,13 @@ class Pipeline(ABC):
         return self.load_pretrained_target(AutoModelForCausalLM, folder)
 
     def load_pretrained_target(self, auto: Any, folder: Path) -> PreTrainedModel:
-        """Load the target's weights by a class of transformers, spread and quantised as the card says."""
+        """Load the target's weights by a class of transformers, spread and quantised as the card says.
+
+        A model that the caller has loaded is taken over.
+        """
+        if self.card.loaded_model is not None:
+            loaded: PreTrainedModel = self.card.loaded_model.requires_grad_(False)
+            return loaded
         return load_pretrained(
             auto, folder, self.device, self.dtype, self.card.device_map,
             quantization_config=self.card.quantization_config,

@@ -135,4 +135,5 @@ def image_only_processor(name: str, folder: Path) -> Any:
             }
             return [parts.get(part) for part in cls.get_attributes()]
 
+    ImageOnlyProcessor.__name__ = name  # which saving writes down
     return ImageOnlyProcessor
