@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import EntryPoint, entry_points
 from threading import Lock, RLock
 from typing import Generic, TypeVar
@@ -18,7 +19,7 @@ from typing import Generic, TypeVar
 from polydraft.core.errors import InvalidArgument
 
 T = TypeVar("T")
-log = logging.getLogger("polydraft.plugins")
+log: logging.Logger = logging.getLogger("polydraft.plugins")
 
 
 class PluginGroup:
@@ -30,8 +31,9 @@ class PluginGroup:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lock = RLock()  # other threads wait until all plug-ins are there; plug-ins themselves may read the tables
-        self.is_loaded = False
+        # other threads wait until all plug-ins are there; plug-ins themselves may read the tables
+        self.lock: AbstractContextManager[bool] = RLock()
+        self.is_loaded: bool = False
 
     def entry_points(self) -> list[EntryPoint]:
         """Return the entry points of all installed packages, sorted, without importing anything."""
@@ -76,10 +78,13 @@ class PluginTable(Mapping[str, T], Generic[T]):
     """
 
     def __init__(self, noun: str, group: PluginGroup, entries: Mapping[str, T]) -> None:
-        self.noun, self.group = noun, group
-        self.entries = dict(entries)  # those registered so far; replaced and never changed, since threads iterate
+        self.noun: str = noun
+        self.group: PluginGroup = group
+        # those registered so far; replaced and never changed, since threads iterate
+        self.entries: dict[str, T] = dict(entries)
         self.classes: dict[str, str] = {}  # full name of the registered class, by name of the entry
-        self.lock = Lock()  # not the group's, which a thread may hold while it waits for a module that registers
+        # not the group's, which a thread may hold while it waits for a module that registers
+        self.lock: AbstractContextManager[bool] = Lock()
 
     def __getitem__(self, name: str) -> T:
         self.group.load()

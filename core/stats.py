@@ -24,7 +24,7 @@ class PhaseTimer:
         """
         self.seconds: Counter[str] = Counter()  # by phase
         self.synchronize = synchronize
-        self.last = time.perf_counter()  # end of the last phase
+        self.last: float = time.perf_counter()  # end of the last phase
 
     @property
     def decode_seconds(self) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ A method is a drafter, a rule, or both joined by `+`, with parameters in parenth
 [glossary](glossary.md) the words, and [usage](usage.md#methods) the parameters. Methods that packages of others
 [register](usage.md#write-your-own-rule-drafter-or-family) are listed by `polydraft methods`, as these are.
 """
-COLUMNS = ("Method", "Tokens", "Guarantee", "What it does", "Needs", "Parameters", "Paper")
+COLUMNS = ("Method", "Tokens", "Guarantee", "What it does", "Needs", "Paper")
+PARAMETERS = ("Method", "Parameter", "Default", "Meaning")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -69,19 +70,24 @@ def methods_page() -> str:
     sys.path.insert(0, str(ROOT / "src"))
     from polydraft.apps.terminal.listings import list_methods
 
-    rows = [method_cells(method) for method in list_methods()]
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
-    return METHODS + "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    methods = list_methods()
+    parameters = [
+        [f"`{method['name']}`", f"`{name}`", str(value["default"]), value["help"]]
+        for method in methods for name, value in method["parameters"].items()
+    ]  # fmt: skip
+    parts = METHODS, table(COLUMNS, map(method_cells, methods)), "## Parameters\n", table(PARAMETERS, parameters)
+    return "\n".join(parts)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    cells = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in row] for row in rows]
+    lines = [list(head), ["---" for _ in head], *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def method_cells(method: dict[str, Any]) -> list[str]:
     """Return the cells of a method's row."""
     summary = "; ".join(filter(None, (method["summary"], method["ours"])))
-    cells = [
-        method["name"], method["tokens"], method["guarantee"], summary,
-        ", ".join(method["needs"]) or "nothing",
-        "; ".join(f"{name}={value['default']}: {value['help']}" for name, value in method["parameters"].items()),
-        method["paper"],
-    ]  # fmt: skip
-    escaped = [str(cell).replace("|", "\\|").replace("<", "&lt;") for cell in cells]
-    return [f"`{escaped[0]}`", *escaped[1:]]
+    needs = ", ".join(method["needs"]) or "nothing"
+    return [f"`{method['name']}`", method["tokens"], method["guarantee"], summary, needs, method["paper"]]

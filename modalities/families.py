@@ -30,7 +30,7 @@ from polydraft.modalities.pipeline import Pipeline
 
 AnyPipeline = TypeVar("AnyPipeline", bound=Pipeline)
 Recogniser = Callable[[Path, dict[str, Any]], bool]
-log = logging.getLogger("polydraft.plugins")
+log: logging.Logger = logging.getLogger("polydraft.plugins")
 # classes that pipelines of a modality derive from, which commands and the server rely on
 BASES = {
     "image": ("polydraft.modalities.image.base", "TextToImagePipeline"),

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from polydraft.core.checks.arguments import argument_error, to_boolean, to_name, to_optional, to_string
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import UnknownModel, WeightsError
@@ -80,6 +81,47 @@ def list_detectors(modality: str | None = None) -> list[DetectorSource]:
 
 
 @dataclass(frozen=True)
+class HubOptions:
+    """Options of fetching from the hub; the fields are arguments of `huggingface_hub.snapshot_download`."""
+
+    revision: str | None = None  # branch, tag or commit of the model's repository; None is its main branch
+    token: str | bool | None = field(default=None, repr=False)  # None is the one that `hf auth login` has stored
+    cache_dir: str | None = None  # folder of fetched files; None is the hub's own
+    local_files_only: bool = False  # whether nothing is fetched that is not in the cache
+
+    @property
+    def for_other_repositories(self) -> HubOptions:
+        """Return the options for codecs, drafters and adapters, which have other revisions than the model."""
+        return replace(self, revision=None)
+
+
+def to_hub_options(
+    revision: Any = None, token: Any = None, cache_dir: Any = None, local_files_only: Any = False
+) -> HubOptions:
+    """Check arguments of the hub and return them as options.
+
+    Args:
+        revision (Any): a branch, a tag or a commit; None is the main branch.
+        token (Any): an access token; True or None is the stored one, False is none.
+        cache_dir (Any): folder of fetched files; None is the hub's own.
+        local_files_only (Any): whether nothing is fetched that is not in the cache.
+
+    Raises:
+        InvalidArgument: one of them is of another type.
+    """
+    if token is not None and not isinstance(token, (bool, str)):
+        # the value is not quoted, since it could be a secret
+        raise argument_error("token", type(token).__name__, "a string, True, False, or None")
+    return HubOptions(
+        to_optional(to_string, "revision", revision, "the name of a branch or a tag, or a commit"), token,
+        to_optional(to_name, "cache_dir", cache_dir), to_boolean("local_files_only", local_files_only),
+    )  # fmt: skip
+
+
+DEFAULT_HUB_OPTIONS = HubOptions()
+
+
+@dataclass(frozen=True)
 class Downloads:
     """Files of a model that loading needs and describing it does not."""
 
@@ -88,6 +130,7 @@ class Downloads:
     parts: bool = False  # whether weights lie in subfolders of the repository
     codec: str = ""  # repository of the codec; empty if that is in a folder
     codec_files: tuple[str, ...] = ()  # patterns of the codec's files
+    options: HubOptions = DEFAULT_HUB_OPTIONS
 
     def fetch(self) -> tuple[Path, dict[str, str]]:
         """Fetch the missing files.
@@ -97,13 +140,15 @@ class Downloads:
         """
         folder = self.folder
         if self.model:
-            folder = fetch(self.model, FILE_PATTERNS, published_checkpoint(self.model), self.parts)
-        codec = {"codec": str(fetch(self.codec, list(self.codec_files)))} if self.codec else {}
-        return folder, codec
+            folder = fetch(self.model, FILE_PATTERNS, published_checkpoint(self.model), self.parts, self.options)
+        if not self.codec:
+            return folder, {}
+        codec = fetch(self.codec, list(self.codec_files), options=self.options.for_other_repositories)
+        return folder, {"codec": str(codec)}
 
 
 def build_manifest(
-    name: str, codec: str | None, modality: str | None = None
+    name: str, codec: str | None, modality: str | None = None, options: HubOptions = DEFAULT_HUB_OPTIONS
 ) -> tuple[Path, dict[str, Any], Downloads] | None:
     """Detect the family of a model in Hugging Face form and build its manifest.
 
@@ -114,6 +159,7 @@ def build_manifest(
         codec (str | None): folder or repository of the codec; None is a subfolder (`codec`, or the name that the
             family uses), or for a repository the family's own codec.
         modality (str | None): the modality to try first, where a checkpoint could be of several.
+        options (HubOptions): how files are fetched.
 
     Returns:
         tuple[Path, dict[str, Any], Downloads] | None: folder, manifest and missing files; None if `name` is neither a
@@ -128,7 +174,7 @@ def build_manifest(
     if is_remote and not is_repository(name):
         return None
     if is_remote:
-        folder = fetch(name, DESCRIPTION_PATTERNS, published_checkpoint(name))
+        folder = fetch(name, DESCRIPTION_PATTERNS, published_checkpoint(name), options=options)
     elif not any(is_present(folder / file) for file in ("config.json", DIFFUSERS_INDEX)):
         return None
     check_fields(read_json(folder / "config.json"), {"model_type": str}, folder / "config.json")
@@ -144,7 +190,7 @@ def build_manifest(
             local_codec = {"codec": str(Path(codec_source).resolve())} if is_local else {}
             downloads = Downloads(
                 folder, name if is_remote else "", is_remote and (folder / DIFFUSERS_INDEX).is_file(),
-                "" if local_codec else codec_source, (*FILE_PATTERNS, *extra_files),
+                "" if local_codec else codec_source, (*FILE_PATTERNS, *extra_files), options,
             )  # fmt: skip
             return folder, {"target": "."} | manifest | local_codec, downloads
     known = ", ".join(family for source in list_detectors() for family in source.load().families)
@@ -190,12 +236,20 @@ def published_checkpoint(name: str) -> PublishedCheckpoint | None:
     return next((entry for entry in entries if entry is not None), None)
 
 
-def ensure_local(name: str, files: list[str]) -> Path:
+def is_remote(name: str) -> bool:
+    """Return whether `name` is a repository on the hub and no folder here."""
+    return is_repository(name) and not Path(name).is_dir()
+
+
+def ensure_local(name: str, files: list[str], options: HubOptions = DEFAULT_HUB_OPTIONS) -> Path:
     """Return the folder `name`, or the folder of the repository `name`, whose `files` are fetched."""
-    return fetch(name, files) if is_repository(name) and not Path(name).is_dir() else Path(name)
+    return fetch(name, files, options=options) if is_remote(name) else Path(name)
 
 
-def fetch(name: str, files: list[str], about: PublishedCheckpoint | None = None, parts: bool = False) -> Path:
+def fetch(
+    name: str, files: list[str], about: PublishedCheckpoint | None = None, parts: bool = False,
+    options: HubOptions = DEFAULT_HUB_OPTIONS,
+) -> Path:  # fmt: skip
     """Fetch files of a hub repository, unless they are in the hub's cache, and return their folder.
 
     Args:
@@ -203,6 +257,7 @@ def fetch(name: str, files: list[str], about: PublishedCheckpoint | None = None,
         files (list[str]): patterns of the files.
         about (PublishedCheckpoint | None): the checkpoint's entry, which the error quotes.
         parts (bool): whether to fetch the files of subfolders too.
+        options (HubOptions): revision, token and cache.
 
     Raises:
         UnknownModel: the repository cannot be fetched.
@@ -212,7 +267,7 @@ def fetch(name: str, files: list[str], about: PublishedCheckpoint | None = None,
 
     try:
         ignored = [*OTHER_FORMS, *([] if parts else ["*/*"])]
-        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=ignored))
+        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=ignored, **asdict(options)))
     except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
         description = (

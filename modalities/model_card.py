@@ -10,7 +10,7 @@ whose family `hub` detects.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from importlib.resources import files
@@ -28,7 +28,7 @@ from polydraft.core.folders.stamps import FolderSnapshot, snapshot_folders
 from polydraft.core.plugins import PluginTable
 from polydraft.modalities import hub
 from polydraft.modalities.device_dtype import DeviceMap
-from polydraft.modalities.hub import Downloads
+from polydraft.modalities.hub import DEFAULT_HUB_OPTIONS, Downloads, HubOptions
 from polydraft.modalities.manifest import MANIFEST, read_manifest
 from polydraft.modalities.packaged import PACKAGED, PackagedModel, find_packaged
 from polydraft.modalities.weight_paths import refuse_pickles
@@ -73,6 +73,10 @@ class ModelCard:
     device_map: DeviceMap | None = None  # how transformers spreads the target over devices
     downloads: Downloads | PackagedModel | None = None  # files still to be fetched, or converted, before it is loaded
     added_drafters: tuple[str, ...] = ()  # kinds of the drafters that `with_drafters` has added
+    hub_options: HubOptions = DEFAULT_HUB_OPTIONS  # how files of the model, its codec and drafters are fetched
+    quantization_config: Any = None  # of transformers: how the target's weights are quantised when they are loaded
+    loaded_model: Any = field(default=None, repr=False, compare=False)  # the target, where the caller has loaded it
+    adapter: Path | None = None  # folder of a LoRA adapter that is merged into the target's weights
 
     def fetch_weights(self) -> ModelCard:
         """Fetch or convert missing files and return the card of the complete model."""
@@ -215,40 +219,53 @@ def embedded_models_dir() -> Path:
     return Path(str(files("polydraft.assets"))) / "models"
 
 
-def load_card(name: str | Path, codec: str | Path | None = None, modality: str | None = None) -> ModelCard:
+def load_card(
+    name: str | Path, codec: str | Path | None = None, modality: str | None = None,
+    hub_options: HubOptions = DEFAULT_HUB_OPTIONS,
+) -> ModelCard:  # fmt: skip
     """Return the card of an embedded or packaged model, a folder or a hub repository; changed files are read again.
 
     Args:
         name (str | Path): name of an embedded or packaged model, path of a folder, or organisation/repository.
         codec (str | Path | None): folder or repository of the codec, where the model's folder has none.
         modality (str | None): the modality to prefer where a checkpoint could be of several.
+        hub_options (HubOptions): how files of a repository are fetched.
 
     Raises:
+        InvalidArgument: the options name a revision, and the model is no repository.
         UnknownModel: there is no such model, or its family is not supported.
         WeightsError: a file of the folder is malformed.
         MissingPackage: the packages that hold the model are not installed.
         OutputUnwritable: there is no cache folder to convert a packaged model into.
     """
     name, codec = to_name("model", name), or_none(to_name, "codec", codec)
+    if hub_options.revision is not None and not hub.is_remote(name):
+        raise InvalidArgument(
+            f"revision={format_value(hub_options.revision)} is a version of a repository on the hub, and model "
+            f"{format_value(name)} is none; leave out revision."
+        )
     if (packaged := find_packaged(name)) is not None:
         packaged.check()
-        return packaged_card(packaged)
-    return _load_card(name, codec, or_none(to_string, "modality", modality), folder_snapshot(name, codec))
+        return replace(packaged_card(packaged), hub_options=hub_options)
+    modality = or_none(to_string, "modality", modality)
+    return _load_card(name, codec, modality, folder_snapshot(name, codec), hub_options)
 
 
 @lru_cache(maxsize=64)
-def _load_card(name: str, codec: str | None, modality: str | None, stamp: FolderSnapshot) -> ModelCard:
+def _load_card(
+    name: str, codec: str | None, modality: str | None, stamp: FolderSnapshot, hub_options: HubOptions
+) -> ModelCard:
     """Read a card; `stamp` is part of the cache key only."""
     folder = resolve_folder(name)
     if name and is_present(folder / MANIFEST):
         if codec is not None:
             raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
-        return ModelCard(folder.name, folder, read_manifest(folder))
+        return ModelCard(folder.name, folder, read_manifest(folder), hub_options=hub_options)
     with convert_load_errors("description", folder):
-        found = hub.build_manifest(name, codec, modality) if name else None
+        found = hub.build_manifest(name, codec, modality, hub_options) if name else None
     if found is not None:
         path, manifest, downloads = found
-        return ModelCard(Path(name).resolve().name, path, manifest, downloads=downloads)
+        return ModelCard(Path(name).resolve().name, path, manifest, downloads=downloads, hub_options=hub_options)
     if name:
         refuse_pickles(Path(name))
     if name and Path(name).is_dir():
@@ -353,7 +370,8 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
 
     packaged = find_packaged(name)
     place = name if packaged is None else str(packaged.fetch()[0])
-    folder = hub.ensure_local(place, hub.DESCRIPTION_PATTERNS)
+    options = card.hub_options.for_other_repositories
+    folder = hub.ensure_local(place, hub.DESCRIPTION_PATTERNS, options)
     if not is_present(folder / "config.json"):
         raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
     config = read_json(folder / "config.json")
@@ -363,7 +381,7 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
     if model_type.startswith("polydraft-"):
         kind = model_type.removeprefix("polydraft-")
     else:
-        folder = hub.ensure_local(place, hub.FILE_PATTERNS)
+        folder = hub.ensure_local(place, hub.FILE_PATTERNS, options)
         kind = "eagle" if published_eagle.is_published_head(folder) else "lm"
         if kind == "lm" and not model_type:
             raise WeightsError(f"{folder / 'config.json'} has no model_type; download it again.")
@@ -372,7 +390,7 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
         raise UnknownModel(
             f"{folder} holds a {model_type!r}, which is no drafter; make one with `polydraft train drafter`."
         )
-    found = FoundDrafter(name, hub.ensure_local(place, hub.FILE_PATTERNS), kind, tuple(methods))
+    found = FoundDrafter(name, hub.ensure_local(place, hub.FILE_PATTERNS, options), kind, tuple(methods))
     check_fits(card, found)
     return found
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.folders.atomic_files import atomic_file
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from polydraft.core.stats import DecodeStats
+
+MAX_QUOTED_LENGTH = 60  # characters of a text in the line that a result is shown as
 
 
 def check_writable(path: str | Path, suffixes: Collection[str], what: str) -> Path:
@@ -47,3 +52,29 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
     with atomic_file(path) as file:
         save_file(tensors, file.name)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object to a file atomically; raise OutputUnwritable where that is not possible."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def format_result(name: str, content: str, model: str, stats: DecodeStats, finish_reason: str) -> str:
+    """Return the one line that a result is shown as, without tensors and samples.
+
+    Args:
+        name (str): the result's class.
+        content (str): what it holds, such as "2 images of 128x128".
+        model (str): the model's name.
+        stats (DecodeStats): statistics over all rows.
+        finish_reason (str): why generation ended.
+    """
+    return (
+        f"<{name}: {content}; {model}, {stats.method} ({stats.guarantee}), {stats.tokens} tokens in "
+        f"{stats.target_passes} passes, τ {stats.mean_accepted_length:.2f}, finish_reason {finish_reason!r}>"
+    )
+
+
+def quote_beginning(text: str) -> str:
+    """Return the beginning of a text in quotes, on one line."""
+    return repr(text if len(text) <= MAX_QUOTED_LENGTH else text[: MAX_QUOTED_LENGTH - 1] + "…")

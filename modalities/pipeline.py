@@ -55,13 +55,14 @@ from polydraft.core.target.conformance import (
     check_logits_match_model,
     effective_guarantee,
 )
+from polydraft.modalities.adapters import merge_adapter
 from polydraft.modalities.generation_config import build_constraints, unsupported_fields
 from polydraft.modalities.model_card import ModelCard, folder_snapshot, with_drafters
 from polydraft.modalities.vlm.reference import reference_refusal
 from polydraft.modalities.vocab_mapping import map_vocabularies
-from polydraft.modalities.weights import load_causal_lm, read_weights
+from polydraft.modalities.weights import load_causal_lm, load_pretrained, read_weights
 
-log = logging.getLogger("polydraft.models")
+log: logging.Logger = logging.getLogger("polydraft.models")
 TOKEN_KINDS = {"image": "image", "speech": "speech", "vlm": "text", "transcription": "text"}  # by modality
 WINDOWED_METHODS = ("jacobi", "local")  # whose τ by window size is `<method>_committed` in a manifest
 NETWORKS = (
@@ -98,17 +99,21 @@ class Pipeline(ABC):
     """
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
-        self.lock = RLock()  # shared by all pipelines of the same weights
-        self.card, self.device, self.dtype = card, device, dtype
-        self.default_method = self.check_method(card.defaults["method"] if method is None else method)
-        self.target_model = self.load_target_model(card.target)
+        self.lock: RLock = RLock()  # shared by all pipelines of the same weights
+        self.card: ModelCard = card
+        self.device: torch.device = device
+        self.dtype: torch.dtype = dtype
+        self.default_method: MethodSpec = self.check_method(card.defaults["method"] if method is None else method)
+        self.target_model: PreTrainedModel = self.load_target_model(card.target)
+        if card.adapter is not None:
+            merge_adapter(self.target_model, card.adapter)
         self.dtype = self.target_model.dtype
         if ignored := unsupported_fields(getattr(self.target_model, "generation_config", None), self.followed_fields):
             log.warning(
                 "note: %s asks for %s in generation_config.json, which polydraft does not follow", card.name,
                 ", ".join(ignored),
             )  # fmt: skip
-        self.context_len = self.max_positions()  # of prompt and generated tokens together
+        self.context_len: int = self.max_positions()  # of prompt and generated tokens together
         self._drafters: dict[str, Any] = {}
         self._targets: dict[bool, CausalTarget] = {}
         self._methods: dict[tuple[str, bool], Method] = {}
@@ -116,6 +121,14 @@ class Pipeline(ABC):
         self._tuners: dict[bool, ThreadTuner] = {}
         self._pass_times: dict[int, PassTimes] = {}
         self._node_budgets: dict[bool, NodeBudget] = {}
+
+    def __repr__(self) -> str:
+        """Return the class with the model, its default method, device and dtype."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{type(self).__name__}({self.card.name!r}, method={self.default_method.name!r}, "
+            f"device={str(self.device)!r}, dtype={dtype!r})"
+        )
 
     def max_positions(self) -> int:
         """Return the number of positions that the target was trained for."""
@@ -135,6 +148,7 @@ class Pipeline(ABC):
     def sample_prompts(self) -> list[PromptInputs]:
         """Return prompts to time target passes with."""
 
+    description: Any = None  # files of a model that the caller has loaded
     followed_fields: frozenset[str] = frozenset()  # generation_config.json fields that only this pipeline supports
     row_length = 0  # tokens of an image row; 0 where tokens are no grid
     preview_index: Tensor | None = None  # [T] the earlier token of the same spot of an image, -1 without one
@@ -173,9 +187,11 @@ class Pipeline(ABC):
 
     @property
     def defaults(self) -> dict[str, Any]:
+        """Return the model's default method and sampling parameters, by name."""
         return self.card.defaults
 
     def available_methods(self) -> list[str]:
+        """Return the names of the decoding methods that the model supports."""
         return self.card.methods
 
     def check_method(self, method: str) -> MethodSpec:
@@ -285,11 +301,58 @@ class Pipeline(ABC):
         """Return what tells the model, its version and its device apart where measured speeds are kept."""
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         drafters = self.card.manifest["drafters"]
-        return repr(folder_snapshot(self.card.path)), repr(sorted(drafters.items())), device, str(self.dtype)
+        folders = folder_snapshot(self.card.path, self.card.adapter)
+        return repr(folders), repr(sorted(drafters.items())), device, str(self.dtype)
+
+    @classmethod
+    def from_model(
+        cls, model: PreTrainedModel, processor: Any, *, drafter: str | Path | Sequence[str | Path] | None = None,
+        method: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Return a pipeline over a model that is loaded already, whose weights it takes over.
+
+        Their layout is changed for this machine, so that transformers' own `generate` is slower afterwards and the
+        model cannot be trained; `speculate` leaves it as it is.
+
+        Args:
+            model (PreTrainedModel): A language model, a vision-language model or a model that transcribes.
+            processor (Any): Its processor, or the tokenizer of a language model.
+            drafter (str | Path | Sequence[str | Path] | None): As for `load`.
+            method (str | None): The pipeline's default method; None is the first drafter's, else "auto".
+
+        Raises:
+            InvalidArgument: The processor is none.
+            UnsupportedModel: The model is of another kind, or the class is not for its kind.
+            PolydraftError: The errors of `load`.
+        """
+        from polydraft.modalities.loading import load_from_memory
+
+        pipe = load_from_memory(model, processor, drafter, method)
+        if not isinstance(pipe, cls):
+            raise UnsupportedModel(
+                f"{type(model).__name__} is a model for {type(pipe).__name__}, not for {cls.__name__}; use "
+                f"{type(pipe).__name__}.from_model."
+            )
+        return pipe
 
     def load_target_model(self, folder: Path) -> PreTrainedModel:
         """Load the target model's weights."""
-        return load_causal_lm(folder, self.device, self.dtype, self.card.device_map)
+        from transformers import AutoModelForCausalLM
+
+        return self.load_pretrained_target(AutoModelForCausalLM, folder)
+
+    def load_pretrained_target(self, auto: Any, folder: Path) -> PreTrainedModel:
+        """Load the target's weights by a class of transformers, spread and quantised as the card says.
+
+        A model that the caller has loaded is taken over.
+        """
+        if self.card.loaded_model is not None:
+            loaded: PreTrainedModel = self.card.loaded_model.requires_grad_(False)
+            return loaded
+        return load_pretrained(
+            auto, folder, self.device, self.dtype, self.card.device_map,
+            quantization_config=self.card.quantization_config,
+        )  # fmt: skip
 
     def target(self, guided: bool = False) -> CausalTarget:
         """Return the target adapter, which scores drafts.

@@ -43,13 +43,14 @@ class GenerationRequest(ABC, Generic[Event, Result]):
     pipe: Any  # the pipeline that the request is for
 
     def __init__(self, method: Method, prompts: list[PromptInputs], max_live: int | None = None) -> None:
-        self.method, self.prompts = method, prompts
-        self.max_live = max_live or len(prompts)  # prompts that may be in the batch at a time
-        self.num_started = 0  # prompts that have been prefilled; they start in order
-        self.num_live = 0  # prompts in the batch
-        self.passes = 0  # target passes that any of the prompts took part in
-        self.rows = [Request(index, self.empty_stats()) for index in range(len(prompts))]
-        self.stopwatch = PhaseTimer()  # of the passes that any of the prompts took part in
+        self.method: Method = method
+        self.prompts: list[PromptInputs] = prompts
+        self.max_live: int = max_live or len(prompts)  # prompts that may be in the batch at a time
+        self.num_started: int = 0  # prompts that have been prefilled; they start in order
+        self.num_live: int = 0  # prompts in the batch
+        self.passes: int = 0  # target passes that any of the prompts took part in
+        self.rows: list[Request] = [Request(index, self.empty_stats()) for index in range(len(prompts))]
+        self.stopwatch: PhaseTimer = PhaseTimer()  # of the passes that any of the prompts took part in
 
     @property
     def is_finished(self) -> bool:
@@ -149,7 +150,7 @@ class BatchScheduler:
         self.method = method
         self.batch: Batch = start_batch(method, [])
         self.owners: dict[int, tuple[GenerationRequest[Any, Any], int]] = {}  # request and prompt of every row id
-        self.next_id = 0
+        self.next_id: int = 0
 
     @property
     def num_live(self) -> int:
@@ -227,10 +228,13 @@ class GenerationStream(Generic[R]):
     """
 
     def __init__(self, request: R) -> None:
-        self.request, self.scheduler, self.closed = request, BatchScheduler(request.method), False
+        self.request = request
+        self.scheduler: BatchScheduler = BatchScheduler(request.method)
+        self.closed: bool = False
 
     @property
     def prompts(self) -> list[PromptInputs]:
+        """Return the prompts of the request."""
         return self.request.prompts
 
     def steps(self) -> Iterator[StepResult]:

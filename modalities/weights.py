@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from polydraft.core.errors import WeightsError
+from polydraft.core.errors import MissingPackage, WeightsError
 from polydraft.core.folders.json_files import read_json
 from polydraft.core.folders.readers import convert_load_errors, read_model
 from polydraft.core.folders.sizes import tensor_mismatch_message
@@ -77,7 +77,7 @@ def load_causal_lm(
 
 def load_pretrained(
     auto: Any, folder: Path, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None,
-    ignored_suffixes: tuple[str, ...] = (),
+    ignored_suffixes: tuple[str, ...] = (), quantization_config: Any = None,
 ) -> PreTrainedModel:  # fmt: skip
     """Load a transformers model from safetensors in inference mode; tensors that do not fit are errors.
 
@@ -90,8 +90,10 @@ def load_pretrained(
         dtype (torch.dtype): the dtype of the weights; quantised models keep their own.
         device_map (DeviceMap | None): how transformers spreads the weights over devices.
         ignored_suffixes (tuple[str, ...]): ends of the names of tensors that the files may have in addition.
+        quantization_config (Any): how transformers quantises the weights as it loads them; None keeps them.
 
     Raises:
+        MissingPackage: `quantization_config` needs a package that is not installed.
         WeightsError: the folder is malformed, or its quantisation needs a package that is not installed.
     """
     from transformers.utils import logging
@@ -101,22 +103,24 @@ def load_pretrained(
     check_generation_config(folder)
     logging.disable_progress_bar()
     check_device_map(device_map)
-    quantised = read_json(folder / "config.json").get("quantization_config")
+    stored = read_json(folder / "config.json").get("quantization_config")  # how the files are quantised, if they are
+    options = {} if quantization_config is None else {"quantization_config": quantization_config}
     if device_map is None and device.type != "cpu" and is_accelerate_available():
         device_map = {"": device}
 
     def read() -> PreTrainedModel:
         loaded: Any = read_model(
-            "weights", auto, folder, dtype="auto" if quantised else dtype, device_map=device_map,
-            output_loading_info=True, ignore_mismatched_sizes=True,
+            "weights", auto, folder, dtype="auto" if stored else dtype, device_map=device_map,
+            output_loading_info=True, ignore_mismatched_sizes=True, **options,
         )  # fmt: skip
         model, report = loaded
         check_loading_report(folder, report, ignored_suffixes)
         if dtype is torch.float64:  # transformers has no grouped matmul of experts in float64
             model.set_experts_implementation("eager")
-        if quantised:  # it stays on its quantiser's device; some quantisers finish packing in the first pass
-            with torch.inference_mode():
-                model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device))
+        if stored or options:  # it stays on its quantiser's device; some quantisers finish packing in the first pass
+            if model.main_input_name == "input_ids":
+                with torch.inference_mode():
+                    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device))
         elif device_map is None:
             model.to(device)
         return model.eval().requires_grad_(False)
@@ -124,7 +128,12 @@ def load_pretrained(
     try:
         return read_weights("weights", folder, read)
     except ImportError as error:
-        how = quantised.get("quant_method", "quantised") if isinstance(quantised, dict) else "another way"
+        if options:
+            raise MissingPackage(
+                f"quantization_config needs another package: {root_cause(error)}; install it, or leave out "
+                "quantization_config."
+            ) from error
+        how = stored.get("quant_method", "quantised") if isinstance(stored, dict) else "another way"
         raise WeightsError(
             f"the weights in {folder} are stored {how}, which needs another package: {root_cause(error)}; install it, "
             "or load the model as it was before."

@@ -80,9 +80,11 @@ def test_reference_has_every_public_name(hooks: ModuleType) -> None:
 
 
 def test_methods_page_has_every_method(hooks: ModuleType) -> None:
-    rows = [line for line in hooks.methods_page().splitlines() if line.startswith("| `")]
+    methods, _, parameters = hooks.methods_page().partition("## Parameters")
+    rows = [line for line in methods.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == [method["name"] for method in list_methods()]
     assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {len(hooks.COLUMNS) + 2}
+    assert parameters.count("\n| `") == sum(len(method["parameters"]) for method in list_methods())
 
 
 @pytest.mark.thorough

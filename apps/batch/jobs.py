@@ -37,7 +37,7 @@ from polydraft.modalities.vlm.reference import to_reference_path
 RESULTS = "results.jsonl"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 OPTIONAL_FIELDS = ("ignored_words",)  # of results, where there are any
-OURS = ("on_step",)  # arguments that a line of text cannot give
+OURS = ("on_step", "generator", "callback_on_step_end")  # arguments that a line of text cannot give
 Work = Callable[["list[BatchJob]", Path], Iterator[dict[str, Any]]]  # records of jobs, in whatever order
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from polydraft.core.errors import OutputUnwritable
 
@@ -38,10 +38,10 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.done = read(path)
+        self.done: dict[str, dict[str, Any]] = read(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = path.open("ab")
+            self.file: BinaryIO = path.open("ab")
             self.file.truncate(path.read_bytes().rfind(b"\n") + 1)
         except OSError as error:
             raise OutputUnwritable(f"{path} cannot be written ({error}); give another folder.") from error

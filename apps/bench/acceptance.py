@@ -76,10 +76,11 @@ class DistributionPairs(ObservedDrafter):
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
         recorder = RecordingSampler(sampler)
-        self.column = (
+        self.column: Any = (
             drafter_state.num_pending.clone()
         )  # pending tokens lead the draft, and the tree grows under the last one
         draft = super().draft(state, drafter_state, recorder, noise)  # type: ignore[arg-type]  # same interface as a sampler
+        self.draft_log_probs: tuple[Tensor, Tensor]
         self.draft_log_probs = recorder.proposed[0].log_probs[:, 0], recorder.filtered[0].log_probs[:, 0]
         return draft
 

@@ -18,7 +18,7 @@ import typer
 from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.options import Device, DraftersOfModels, Dtype, ReferencesOfModels, Results
 
-app = Application(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
+app: Application = Application(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
 
 FAILED = 1  # exit status
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what is done there is not done again.")]

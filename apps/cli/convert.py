@@ -24,7 +24,7 @@ from polydraft.apps.terminal.quoting import shell_word
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-app = Application(no_args_is_help=True, help="Convert published checkpoints to safetensors.")
+app: Application = Application(no_args_is_help=True, help="Convert published checkpoints to safetensors.")
 
 Checkpoint = Annotated[Path, typer.Argument(help="The downloaded file.")]
 Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import io
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -68,7 +69,7 @@ class Commands(CommandGroup):
             raise typer.Exit(1) from error
 
 
-app = Application(
+app: Application = Application(
     name="polydraft", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
@@ -103,7 +104,8 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 app.add_typer(batch.app, name="batch")
 app.add_typer(convert.app, name="convert")
-if (add_commands := load_plugin("commands")) is not None:
+add_commands: Callable[..., None] | None = load_plugin("commands")
+if add_commands is not None:
     add_commands(bench.app, train.app)
 
 

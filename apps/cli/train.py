@@ -23,7 +23,7 @@ from polydraft.apps.terminal.train_options import Minutes, Seed, check_folder
 if TYPE_CHECKING:
     from polydraft.apps.train.card import Report
 
-app = Application(no_args_is_help=True, help="Train models and drafters.")
+app: Application = Application(no_args_is_help=True, help="Train models and drafters.")
 
 
 @app.callback()

@@ -152,9 +152,14 @@ class Session:
     def __init__(
         self, request: request.CommandRequest, layout: dict[str, int | None], as_json: bool, is_single: bool
     ) -> None:
-        self.request, self.layout, self.as_json, self.is_single = request, layout, as_json, is_single
-        self.pipe: TranscriptionPipeline
+        self.request = request
+        self.layout: dict[str, int | None] = layout
+        self.as_json: bool = as_json
+        self.is_single: bool = is_single
+        self.pipe: TranscriptionPipeline[Any]
         self.values: list[dict[str, Any]] = []  # what --json prints
+        self.num_done: int
+        self.num_failed: int
         self.num_done = self.num_failed = 0
         self.compared: list[tuple[Transcription, Transcription]] = []
 
@@ -382,7 +387,7 @@ def print_segment(segment: Segment) -> None:
 
 
 def hear(
-    pipe: TranscriptionPipeline, audio: Any, label: str, show: Callable[[Segment], None] | None, **options: Any
+    pipe: TranscriptionPipeline[Any], audio: Any, label: str, show: Callable[[Segment], None] | None, **options: Any
 ) -> Transcription:
     """Transcribe with a progress bar, and show segments as they become final."""
     with text_progress(label, "s of sound") as advance:

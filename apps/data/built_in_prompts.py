@@ -66,7 +66,8 @@ class BuiltInPrompts(ABC):
     unread: Tensor | None = None
 
     def __init__(self, pipe: Any, seed: int) -> None:
-        self.pipe, self.seed = pipe, seed
+        self.pipe: Any = pipe
+        self.seed: int = seed
 
     @abstractmethod
     def sample_prompts(self, rng: np.random.Generator, count: int, first: int) -> list[PromptInputs]:
@@ -90,7 +91,7 @@ class ImagePrompts(BuiltInPrompts):
 
     def __init__(self, pipe: ImagePipeline, seed: int) -> None:
         super().__init__(pipe, seed)
-        self.blank = pipe.build_prompts([""])[0].branch_token_ids[1]
+        self.blank: tuple[int, ...] = pipe.build_prompts([""])[0].branch_token_ids[1]
 
     def sample_prompts(self, rng: np.random.Generator, count: int, first: int) -> list[PromptInputs]:
         captions = [write_caption(self.pipe.card.world.random_composition(rng), rng) for _ in range(count)]
@@ -121,7 +122,7 @@ class VLMPrompts(BuiltInPrompts):
 
     def __init__(self, pipe: VLMPipeline, seed: int) -> None:
         super().__init__(pipe, seed)
-        self.unread = pipe.image_placeholder_mask.cpu()
+        self.unread: Tensor = pipe.image_placeholder_mask.cpu()
 
     def sample_prompts(self, rng: np.random.Generator, count: int, first: int) -> list[PromptInputs]:
         """Return prompts at temperature 1, so that a drafter learns likely answers and alternatives."""

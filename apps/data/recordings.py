@@ -49,12 +49,15 @@ class WindowPrompts:
         self, pipe: Any, files: Sequence[Path], timestamps: Sequence[bool] = TIMESTAMPS,
         is_wanted: Callable[[int], bool] = lambda number: True,
     ) -> None:  # fmt: skip
-        self.pipe, self.files, self.timestamps, self.is_wanted = pipe, files, timestamps, is_wanted
-        self.num_seen = 0  # windows of the present walk, wanted or not
+        self.pipe: Any = pipe
+        self.files: Sequence[Path] = files
+        self.timestamps: Sequence[bool] = timestamps
+        self.is_wanted: Callable[[int], bool] = is_wanted
+        self.num_seen: int = 0  # windows of the present walk, wanted or not
         self.languages: dict[Path, str | None] = {}  # of recordings
         self.refused: set[Path] = set()  # files that are no sound
         self.walk: Iterator[PromptInputs] = iter(())
-        self.next_group = -1  # the group that the walk comes to next
+        self.next_group: int = -1  # the group that the walk comes to next
 
     def group(self, index: int) -> list[PromptInputs]:
         """Return group `index` of the prompts; an empty one after the last window."""
@@ -118,9 +121,12 @@ class RecordingPrompts:
     def __init__(self, pipe: Any, files: Sequence[Path], seed: int, held_out: float) -> None:
         if not 0 < held_out < 1:
             raise InvalidArgument(f"held_out={held_out:g} is not possible; it must be a share between 0 and 1.")
-        self.files, period = list(files), max(2, round(1 / held_out))
+        self.files: list[Path] = list(files)
+        period = max(2, round(1 / held_out))
         random.Random(seed).shuffle(self.files)
+        self.train_windows: WindowPrompts
         self.train_windows = WindowPrompts(pipe, self.files, is_wanted=lambda number: number % period > 0)
+        self.held_windows: WindowPrompts
         self.held_windows = WindowPrompts(pipe, self.files, is_wanted=lambda number: number % period == 0)
 
     def prompts(self, index: int) -> list[PromptInputs]:

@@ -97,16 +97,18 @@ class UserPrompts:
     def __init__(self, pipe: Any, data: list[Ask], seed: int, held_out: float) -> None:
         if not 0 < held_out < 1:
             raise InvalidArgument(f"held_out={held_out:g} is not possible; it must be a share between 0 and 1.")
-        self.pipe, self.seed, self.kind = pipe, seed, prompt_kind(pipe.card)
-        self.write = WRITERS[self.kind]
-        self.unread = pipe.image_placeholder_mask.cpu() if self.kind == "vlm" else None
+        self.pipe: Any = pipe
+        self.seed: int = seed
+        self.kind: str = prompt_kind(pipe.card)
+        self.write: Callable[[Any, Ask, int, SamplingParams], list[PromptInputs]] = WRITERS[self.kind]
+        self.unread: Any | None = pipe.image_placeholder_mask.cpu() if self.kind == "vlm" else None
         self.refused: dict[str, str] = {}
         self.blank: tuple[int, ...] | None = None
         groups = np.random.default_rng([seed, 1]).permutation(sorted({ask.group for ask in data}))
         for count in range(min(len(groups) - 1, max(1, round(held_out * len(groups)))), len(groups)):
             apart = set(groups[:count])
-            self.train_asks = [ask for ask in data if ask.group not in apart]
-            self.held_out_asks = self.sample_prompts([ask for ask in data if ask.group in apart])
+            self.train_asks: list[Ask] = [ask for ask in data if ask.group not in apart]
+            self.held_out_asks: list[PromptInputs] = self.sample_prompts([ask for ask in data if ask.group in apart])
             if self.held_out_asks:
                 self.blank = with_negative_prompt(self.held_out_asks[0])
                 return

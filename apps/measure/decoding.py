@@ -6,12 +6,17 @@ run = draw(pipe, "pld", prompts, batch=1)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from polydraft.apps.measure.table import PLAIN
 from polydraft.apps.measure.timing import Run
 from polydraft.core.decode import Method, decode, start_batch
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline, uses_cfg
+
+if TYPE_CHECKING:
+    from polydraft.core.methods.spec import MethodSpec
 
 
 def asked_for(methods: str | None, pipe: Pipeline) -> list[str]:
@@ -48,7 +53,8 @@ class RenewableMethod:
     """
 
     def __init__(self, pipe: Pipeline, name: str) -> None:
-        self.pipe, self.spec = pipe, pipe.parse_method(name)
+        self.pipe: Pipeline = pipe
+        self.spec: MethodSpec = pipe.parse_method(name)
         self.method: Method | None = None  # the one that decoded last
 
     def build(self) -> Method:

@@ -58,8 +58,8 @@ class Stopwatch:
     """Seconds of a part of the work, in as many pieces as it has."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
-        self.started = 0.0
+        self.seconds: float = 0.0
+        self.started: float = 0.0
 
     def start(self) -> None:
         """Begin a piece."""

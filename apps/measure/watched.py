@@ -24,8 +24,8 @@ class ObservedDrafter(Drafter):
     drafter: Drafter
 
     def __post_init__(self) -> None:
-        self.follows_hidden_states = self.drafter.follows_hidden_states
-        self.follows_outputs = self.drafter.follows_outputs
+        self.follows_hidden_states: bool = self.drafter.follows_hidden_states
+        self.follows_outputs: bool = self.drafter.follows_outputs
 
     def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
         return self.drafter.begin(drafter_state, prompts)

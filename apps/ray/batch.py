@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polydraft.apps.batch import jobs
 from polydraft.apps.batch.jobs import BatchJob
@@ -21,6 +21,9 @@ from polydraft.apps.ray.cluster import cluster
 from polydraft.apps.ray.crew import Crew, Lost
 from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.modalities.loading import load
+
+if TYPE_CHECKING:
+    from polydraft.apps.bench.vlm.sets import Piece
 
 Record = dict[str, Any]
 
@@ -95,13 +98,13 @@ class Asker:
 
     def __init__(self, folder: str, settings: sets.SetOptions, arguments: BatchArguments) -> None:
         go_to(folder)
-        pipe: sets.Answerer = load(
+        pipe: Any = load(
             settings.model, drafter=settings.drafter, device=arguments.device, dtype=arguments.dtype, modality="vlm",
             reference=settings.reference,
         )  # fmt: skip
-        self.asking = sets.Asking(pipe, settings)
+        self.asking: sets.Asking = sets.Asking(pipe, settings)
         pieces = sets.pieces_of(parse_tasks(arguments.tasks), arguments.folder, arguments.limit)
-        self.pieces = {piece.id: piece for piece in pieces}
+        self.pieces: dict[str, Piece] = {piece.id: piece for piece in pieces}
 
     def do(self, place: tuple[str, int]) -> Record:
         """Return the record of a piece; its index decides which method goes first."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-log = logging.getLogger("polydraft.ray")
+log: logging.Logger = logging.getLogger("polydraft.ray")
 T = TypeVar("T")
 TRIES = 2
 

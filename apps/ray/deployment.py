@@ -22,7 +22,7 @@ from polydraft.apps.server.engine.handle import RequestHandle
 from polydraft.apps.server.run import choices
 from polydraft.apps.server.settings import ServerSettings
 
-log = logging.getLogger("polydraft.ray")
+log: logging.Logger = logging.getLogger("polydraft.ray")
 NEVER_FULL = 10**6  # prompts
 
 
@@ -33,7 +33,7 @@ class Replica:
         settings = ServerSettings(**given)
         logs.configure(settings.log_level)
         limits = Limits(settings.rows, NEVER_FULL, settings.deadline, settings.draft_rows)
-        self.engine = ServerEngine(limits, aliases=settings.alias)
+        self.engine: ServerEngine = ServerEngine(limits, aliases=settings.alias)
         threads = settings.threads or max(1, math.floor(settings.replica_cpus))
         await self.engine.start(choices(settings), log.info, threads)
 

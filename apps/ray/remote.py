@@ -26,7 +26,7 @@ from polydraft.apps.server.errors import ComputeFailed, ReplicaLost, TooBusy
 from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.models import ModelChoice, Served
 
-log = logging.getLogger("polydraft.ray")
+log: logging.Logger = logging.getLogger("polydraft.ray")
 T = TypeVar("T")
 PATIENCE = 1.0  # seconds between questions to replicas that do not answer yet
 
@@ -94,15 +94,16 @@ class RemoteEngine(ServerEngine):
         aliases: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(limits, meter, aliases)
-        self.admission = Admission(limits.rows * replicas, limits.queue)
-        self.worker = Dispatch(deployment, self)  # type: ignore[assignment]
+        self.admission: Admission = Admission(limits.rows * replicas, limits.queue)
+        self.worker: Dispatch = Dispatch(deployment, self)  # type: ignore[assignment]
 
     async def attach(self) -> None:
         """Wait until a replica has described its models."""
         self.started = True
-        deployment = self.worker.deployment  # type: ignore[attr-defined]
+        deployment = self.worker.deployment
         while not self.ready:
             try:
+                self.served: dict[str, Served]
                 self.served = {facts["name"]: far_model(facts) for facts in await deployment.describe.remote()}
                 self.ready = True
             except Exception as error:  # noqa: BLE001 - replicas come and go; /ready reports it
@@ -124,15 +125,16 @@ class RemoteEngine(ServerEngine):
 
     def _ended(self, handle: RequestHandle) -> None:
         super()._ended(handle)
-        self.worker.left(handle)  # type: ignore[attr-defined]
+        self.worker.left(handle)
 
 
 class Dispatch:
     """Replacement of `EngineWorker`: sends requests to replicas and applies their messages."""
 
     def __init__(self, deployment: Any, engine: RemoteEngine) -> None:
-        self.deployment, self.engine = deployment, engine
-        self.compute = NoCompute()
+        self.deployment: Any = deployment
+        self.engine: RemoteEngine = engine
+        self.compute: NoCompute = NoCompute()
         self.tasks: dict[RequestHandle, asyncio.Task[None]] = {}
 
     def begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:

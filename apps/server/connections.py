@@ -32,7 +32,7 @@ from polydraft.apps.server.api import envelope
 from polydraft.apps.server.api.guards import PROBES
 from polydraft.apps.server.api.paths import route_path
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 
 ARRIVAL, RATE = 20.0, 500  # seconds for a request to arrive, and bytes that earn another one
 STALL = 60.0  # seconds in which a client reads nothing of its response
@@ -63,10 +63,11 @@ class Connection(H11Protocol):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.opened = self.loop.time()
+        self.opened: float = self.loop.time()
         self.arriving_since: float | None = self.opened
-        self.received = 0
-        self.unread, self.unread_since = 0, self.opened
+        self.received: int = 0
+        self.unread: int = 0
+        self.unread_since: float = self.opened
 
     def data_received(self, data: bytes) -> None:
         if self.arriving_since is None and not self.answering:
@@ -141,9 +142,10 @@ class ApiServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, listening: socket.socket, *, keep_alive: int) -> None:
-        self.app, self.listening = app, listening
-        self.most = most_connections()
-        self.logged_at = float("-inf")
+        self.app: ASGIApp = app
+        self.listening: socket.socket = listening
+        self.most: int = most_connections()
+        self.logged_at: float = float("-inf")
         self.tasks: set[asyncio.Task[None]] = set()
         super().__init__(
             uvicorn.Config(

@@ -35,9 +35,10 @@ class Admission:
     """
 
     def __init__(self, rows: int, queue: int) -> None:
-        self.rows, self.queue = rows, queue
+        self.rows: int = rows
+        self.queue: int = queue
         self.held: Counter[str] = Counter()
-        self.pixels = 0
+        self.pixels: int = 0
         self.seconds: dict[str, float] = {}
 
     def admit(self, model: str, prompts: int, pixels: int = 0) -> None:

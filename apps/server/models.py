@@ -15,7 +15,7 @@ from polydraft.modalities.loading import check_model, load
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.request import BatchScheduler
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 
 
 @dataclass(frozen=True)

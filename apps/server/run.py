@@ -34,8 +34,9 @@ class StopSignals:
 
     def __init__(self, event: Callable[[], Any] = asyncio.Event) -> None:
         """event: makes an event of the kind that is waited for, of asyncio or of threads."""
-        self.finish, self.end = event(), event()
-        self.name = ""
+        self.finish: Any = event()
+        self.end: Any = event()
+        self.name: str = ""
 
     def listen(self) -> None:
         """Take SIGTERM and SIGINT from now on, in the running event loop."""

@@ -21,7 +21,7 @@ import ipaddress
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -77,7 +77,7 @@ def aliases(given: Any) -> Any:
 class ModelSettings(BaseModel):
     """Settings of one served model; None is the server's setting of that name."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     drafter: Names = []
     reference: str | None = None
@@ -90,7 +90,7 @@ class ModelSettings(BaseModel):
 class ServerSettings(BaseSettings):
     """Settings of the server, from arguments, `POLYDRAFT_*` environment variables and a TOML file."""
 
-    model_config = SettingsConfigDict(env_prefix="POLYDRAFT_", extra="forbid")
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="POLYDRAFT_", extra="forbid")
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000

@@ -99,7 +99,7 @@ def open_answers(
     check_belongs(folder, about)
     if data is None and "family" in found.manifest:
         note(f"note: without --data {found.name} learns from {learned_from}; what you ask of it yourself teaches more")
-    pipe = loading.load(target)
+    pipe: Any = loading.load(target)
     pipe = pipe if size is None else pipe.with_size(size)
     prompts = build_training_prompts(pipe, asked, seed, held_out)
     model = pipe.target()

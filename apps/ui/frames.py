@@ -107,8 +107,10 @@ class Snapshot(ABC):
     idle_pace: float | None = None  # seconds after which a frame follows without progress, since its caller has news
 
     def __init__(self, method: str, pipe: Any, speed: float) -> None:
-        self.method, self.pipe, self.speed = method, pipe, speed
-        self.counts = Counts(method, "", 0, 0, 0, 0.0)
+        self.method: str = method
+        self.pipe: Any = pipe
+        self.speed: float = speed
+        self.counts: Counts = Counts(method, "", 0, 0, 0, 0.0)
 
     @abstractmethod
     def take(self, progress: Any) -> None:
@@ -133,7 +135,7 @@ class Snapshot(ABC):
 class SeenPicture(Snapshot):
     """Pictures with the passes they were drawn from, which may be a few behind the count."""
 
-    extra = {"partial_images": PICTURES}
+    extra: dict[str, Any] = {"partial_images": PICTURES}
 
     def __init__(self, method: str, pipe: Any, speed: float) -> None:
         super().__init__(method, pipe, speed)
@@ -141,7 +143,7 @@ class SeenPicture(Snapshot):
         self.passes: list[int] = []
 
     def take(self, progress: Any) -> None:
-        self.counts = Counts(
+        self.counts: Counts = Counts(
             self.method, "", progress.passes, progress.tokens_done, progress.tokens_total, progress.seconds
         )
         if progress.images:
@@ -161,10 +163,11 @@ class SeenSpeech(Snapshot):
         super().__init__(method, pipe, speed)
         self.passes: dict[int, list[int]] = {}
         self.audio: list[NDArray[np.float32]] = []
-        self.length, self.heard = 0.0, 0
+        self.length: Any = 0.0
+        self.heard: int = 0
 
     def take(self, progress: Any) -> None:
-        self.counts = Counts(
+        self.counts: Counts = Counts(
             self.method,
             "",
             progress.passes,
@@ -195,7 +198,7 @@ class SeenAnswer(Snapshot):
         self.pieces: list[str] = []
 
     def take(self, progress: Any) -> None:
-        self.counts = Counts(
+        self.counts: Counts = Counts(
             self.method, "", progress.passes, progress.tokens_done, progress.tokens_total, progress.seconds
         )
         self.pieces += [""] * (progress.passes - len(self.pieces))
@@ -211,13 +214,14 @@ class SeenAnswer(Snapshot):
 class SeenTranscript(Snapshot):
     """Segments of a recording, finished ones and those that may still change."""
 
-    idle_pace = READING_PACE
+    idle_pace: float = READING_PACE
 
     def __init__(self, method: str, pipe: Any, speed: float) -> None:
         super().__init__(method, pipe, speed)
         self.segments: list[Segment] = []
         self.open_segments: Sequence[OpenSegment] = ()
-        self.length, self.tokens_per_second = 0.0, TOKENS_PER_SECOND
+        self.length: Any = 0.0
+        self.tokens_per_second: Any = TOKENS_PER_SECOND
 
     def take(self, progress: Any) -> None:
         if progress.segments:
@@ -225,7 +229,7 @@ class SeenTranscript(Snapshot):
             self.tokens_per_second = progress.tokens_done / max(progress.seconds_done, 1.0)
         self.open_segments, self.length = progress.open_segments, progress.seconds_total
         total = max(progress.tokens_done, round(self.tokens_per_second * self.length))
-        self.counts = Counts(self.method, "", progress.passes, progress.tokens_done, total, progress.seconds)
+        self.counts: Counts = Counts(self.method, "", progress.passes, progress.tokens_done, total, progress.seconds)
 
     def frame(self) -> Frame:
         return Frame(

@@ -47,7 +47,8 @@ class Gate:
     """
 
     def __init__(self, app: ASGIApp, folder: Path) -> None:
-        self.app, self.folder = app, folder.resolve()
+        self.app: ASGIApp = app
+        self.folder: Path = folder.resolve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self.is_open(scope["method"], self.route(scope)):

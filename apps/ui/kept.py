@@ -47,7 +47,9 @@ class KeptBySession(Generic[T]):
         self, bounds: Bounds, on_drop: Callable[[T], None] = lambda value: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.bounds, self.on_drop, self.clock = bounds, on_drop, clock
+        self.bounds: Bounds = bounds
+        self.on_drop: Callable[[T], None] = on_drop
+        self.clock: Callable[[], float] = clock
         self.entries: dict[str, Entry[T]] = {}  # oldest first
 
     def put(self, key: str, session: str, value: T, size: int = 0) -> None:

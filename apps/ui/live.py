@@ -52,11 +52,12 @@ class Microphone:
     """
 
     def __init__(self, pipe: WhisperPipeline, options: MicrophoneOptions) -> None:
-        self.pipe, self.options = pipe, options
-        self.resampler = Resampler(options.rate, SAMPLE_RATE)
+        self.pipe: WhisperPipeline = pipe
+        self.options: MicrophoneOptions = options
+        self.resampler: Resampler = Resampler(options.rate, SAMPLE_RATE)
         self.waiting: list[NDArray[np.float32]] = []  # sound before the language is known
         self.transcript: LiveTranscript | None = None
-        self.lock = asyncio.Lock()  # of its pieces, which come in order
+        self.lock: asyncio.Lock = asyncio.Lock()  # of its pieces, which come in order
 
     def hear(self, pcm: bytes) -> Caption | None:
         """Return the caption after a piece of 16-bit sound; None while the language is still open."""

@@ -29,9 +29,11 @@ class Sound:
     """Samples so far, and whether more will come."""
 
     def __init__(self, rate: int, on_growth: Callable[[int], None] = lambda size: None) -> None:
-        self.rate, self.parts, self.closed = rate, list[bytes](), False
+        self.rate: int = rate
+        self.parts: list[bytes] = list[bytes]()
+        self.closed: bool = False
         self.on_growth = on_growth  # called with the bytes that were added
-        self.news = asyncio.Event()  # another one after every change
+        self.news: asyncio.Event = asyncio.Event()  # another one after every change
 
     @property
     def seconds(self) -> float:

@@ -65,7 +65,9 @@ class Uploads:
     """
 
     def __init__(self, folder: Path, bounds: Bounds = BOUNDS, max_sound_bytes: int = LARGEST_UPLOAD) -> None:
-        self.folder, self.max_sound_bytes, self.under_way = folder, max_sound_bytes, 0
+        self.folder: Path = folder
+        self.max_sound_bytes: int = max_sound_bytes
+        self.under_way: int = 0
         self.kept: KeptBySession[Path] = KeptBySession(bounds, on_drop=remove)
 
     async def save(self, file: UploadFile, session: str) -> str:

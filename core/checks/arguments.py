@@ -75,6 +75,17 @@ def to_integer(name: str, value: Any, least: int = 0, most: int | None = None) -
     return number
 
 
+def to_boolean(name: str, value: Any) -> bool:
+    """Return `value` if it is True or False; `name` is the argument's, for the error message.
+
+    Raises:
+        InvalidArgument: The value is something else.
+    """
+    if not isinstance(value, bool):
+        raise argument_error(name, value, "True or False")
+    return value
+
+
 def to_float(name: str, value: Any, least: float, most: float) -> float:
     """Return a number of any type as a Python float.
 

@@ -216,10 +216,12 @@ class SparseHeadSteps:
     """
 
     def __init__(self, distribution: LatentDistribution, chain: HasDenoisedEstimate) -> None:
-        self.distribution, self.chain, count = distribution, chain, distribution.head_steps
+        self.distribution: LatentDistribution = distribution
+        self.chain: HasDenoisedEstimate = chain
+        count = distribution.head_steps
         last = distribution.num_steps - 1
         # `count` indices from 0 to `last`; 0 alone if `count` is 1
-        self.evaluated_steps = {round(index * last / max(1, count - 1)) for index in range(count)}
+        self.evaluated_steps: set[int] = {round(index * last / max(1, count - 1)) for index in range(count)}
         self.denoised: Tensor | None = None  # [B, K, C] last noise-free estimate of the head
 
     def step_distribution(self, x: Tensor, step: int) -> Gaussian:

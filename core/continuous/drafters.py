@@ -110,7 +110,7 @@ class LatentLMDrafterNetwork(DrafterNetwork):
     def __init__(self, model: PreTrainedModel, head: DenoisingHead, target: LatentTarget) -> None:
         use_cfg = target.num_branches > 1
         # wraps the draft model as a target of latents, which provides its backbone and its embeddings
-        self.draft_target = LatentTarget(model, head, begin=target.begin_id, guided=use_cfg)
+        self.draft_target: LatentTarget = LatentTarget(model, head, begin=target.begin_id, guided=use_cfg)
         if self.draft_target.num_token_ids < target.num_token_ids:  # it could not embed all prompt ids
             raise UnsupportedMethod(
                 f"this drafter reads prompts of {self.draft_target.num_token_ids} ids and its target writes "

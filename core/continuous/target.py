@@ -75,10 +75,11 @@ class LatentTarget(CausalTarget):
     ) -> None:
         super().__init__(model, guided=guided, context=context)
         prepare_linears(head.eval())  # nearly all its time is in linear layers
-        self.chain, self.begin_id = head, begin
+        self.chain: DenoisingHead = head
+        self.begin_id: int = begin
         begin_ids = torch.tensor([begin], device=self.device)
         with torch.inference_mode():
-            self.begin_embedding = self.model.get_input_embeddings()(begin_ids)  # [1, D]
+            self.begin_embedding: Any = self.model.get_input_embeddings()(begin_ids)  # [1, D]
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return embeddings `[..., D]` of latents `[..., C]`, or of prompt ids `[...]`.

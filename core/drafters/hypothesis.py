@@ -153,9 +153,14 @@ class HypothesisDrafter(Drafter):
     edits = TEXT_COSTS
 
     def __init__(self, allowed: Tensor, reach: int = 16, pairs_from: int | None = None) -> None:
-        self.allowed, self.reach, self.pairs_from = allowed, reach, pairs_from
+        self.allowed: Tensor = allowed
+        self.reach: int = reach
+        self.pairs_from: int | None = pairs_from
         # of tokens of hypotheses as they were given, and of revisions
+        self.acceptance: MatchAcceptance
+        self.revised_acceptance: MatchAcceptance
         self.acceptance, self.revised_acceptance = (MatchAcceptance(2 * reach, allowed.device) for _ in range(2))
+        self.advantage: Tensor
         self.advantage = torch.zeros((), device=allowed.device)  # of revisions: right ones less right ones replaced
 
     def hypotheses(self, prompts: PrefillOutput) -> list[Hypothesis]:

@@ -22,7 +22,7 @@ TOKENIZER, SHARD_INDEX = "tokenizer.json", ".safetensors.index.json"
 SETTINGS = (  # settings files that libraries read in addition to the weights
     "polydraft.json", "model_index.json", CONFIG, "generation_config.json", "processor_config.json",
     "preprocessor_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "scheduler_config.json",
+    "scheduler_config.json", "adapter_config.json",
 )  # fmt: skip
 JSON_POSITION = re.compile(r" at line 1 column \d+$")  # left out of messages: no help in a file of one long line
 

@@ -21,7 +21,9 @@ from polydraft.core.errors import WeightsError
 T = TypeVar("T")
 MAX_INTEGER = 2**31 - 1  # no size, id or length in settings is larger
 MAX_NUMBER = 1e30  # products of larger ones overflow float32
-TYPE_NAMES = {bool: "true or false", str: "a string", dict: "an object", type(None): "null", list: "a list"}
+TYPE_NAMES: dict[type[Any], str] = {
+    bool: "true or false", str: "a string", dict: "an object", type(None): "null", list: "a list",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from polydraft.core.drafters.base import Drafter
 from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, ParamValues, default_params
 
 # drafters that cannot gain by kind of token: codes hardly repeat literally, and words converge in no window
-UNPROMISING = {
+UNPROMISING: dict[str, tuple[str, ...]] = {
     "history": ("image", "speech"), "suffix": ("image", "speech"), "recycling": ("text",), "jacobi": ("text",),
     "lookahead": ("text",),
 }  # fmt: skip

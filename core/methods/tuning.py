@@ -149,13 +149,14 @@ class PassTimes:
         self, measure: Callable[[Sequence[int], int], Timing], single_sequence_nodes: Sequence[int],
         batch_nodes: Sequence[int], patience: int = NUM_CHECKED_PASSES,
     ) -> None:  # fmt: skip
-        self._measure, self.patience = measure, patience
+        self._measure = measure
+        self.patience: int = patience
         self._single_sequence_nodes, self._batch_nodes = single_sequence_nodes, batch_nodes
         self._timing: Timing | None = None
         self._has_batch_nodes = False  # whether `_timing` includes `batch_nodes`
         self._sequence_seconds: float | None = None  # see `sequence_seconds`; None: not measured yet
         self._ratios: deque[float] = deque(maxlen=NUM_CHECKED_PASSES)  # measured over expected seconds of recent passes
-        self.contradictions = 0  # passes in a row whose recent median contradicts the measurement
+        self.contradictions: int = 0  # passes in a row whose recent median contradicts the measurement
         self._overhead = PassLatency()  # of steps beside their pass, by number of scored positions
 
     @property

@@ -407,6 +407,8 @@ def is_folded_mask(mask: Tensor, query: Tensor, key: Tensor) -> bool:
     return mask.dtype != torch.bool and mask.shape[1] == 1 and mask.shape[2] >= num_folded_queries
 
 
+name: str
+kernel: Kernel
 for name, kernel in KERNELS.items():
     AttentionInterface.register(name, partial(attention_forward, kernel=kernel))
     AttentionMaskInterface.register(name, sdpa_mask)

@@ -90,7 +90,7 @@ class KVCacheLayer(CacheLayerMixin):
     def __init__(self, cache: KVCache) -> None:
         """Create the layer of `cache`; its storage is allocated when keys are first written."""
         super().__init__()
-        self.cache = weakref.proxy(cache)  # a reference cycle would delay freeing until garbage collection
+        self.cache: Any = weakref.proxy(cache)  # a reference cycle would delay freeing until garbage collection
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate storage with the heads, size and dtype of the first states, `[…, heads, …, dim]` each."""
@@ -210,7 +210,7 @@ class KVCache(Cache):
         """
         super().__init__(layers=[KVCacheLayer(self) for _ in range(num_layers)])
         self.num_branches, self.num_rows, self.num_slots, self.num_live_rows = num_branches, 0, 0, 0
-        self.view_policy = view_policy or BlockedViews()
+        self.view_policy: BlockedViews = view_policy or BlockedViews()
         self.view_len, self.requested_slots = self.view_policy.view_len(1, SLOT_GRANULARITY), 0
         self.rope_offsets = None
         self.write_rows = slice(0, 0)

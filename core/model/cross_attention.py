@@ -13,7 +13,7 @@ library a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,11 @@ from polydraft.core.model.linear import fuse_linears, is_supported_linear, pack_
 from polydraft.core.native.decoder import DecoderSizes, LayerParts, LayerWeights, NativeDecoder, activation_kind
 from polydraft.core.native.library import library
 from polydraft.core.native.weights import PanelWeight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from polydraft.core.model.attention import Kernel
 
 
 def decoder_config(config: Any) -> Any:
@@ -67,7 +72,7 @@ class CrossAttentionDecoder(TreeDecoder):
     def __init__(self, backbone: Any, config: Any, num_fixed: int) -> None:
         super().__init__(backbone, config)
         self.num_fixed = num_fixed
-        self.fused_layers = CrossAttentionLayers(backbone, config)  # type: ignore[assignment]
+        self.fused_layers: CrossAttentionLayers = CrossAttentionLayers(backbone, config)  # type: ignore[assignment]
 
     @property
     def is_capturable(self) -> bool:
@@ -137,8 +142,8 @@ class CrossAttentionLayers:
     def __init__(self, backbone: Any, config: Any) -> None:
         """Take over the weights of a transformers decoder."""
         self.backbone = backbone
-        self.layers = [CrossAttentionLayer(layer, config) for layer in backbone.layers]
-        self.native = build_native(backbone, config)
+        self.layers: list[CrossAttentionLayer] = [CrossAttentionLayer(layer, config) for layer in backbone.layers]
+        self.native: NativeDecoder | None = build_native(backbone, config)
 
     def __call__(self, inputs: Tensor, positions: Tensor, cache: KVCache, mask: Tensor) -> Tensor:
         """Run all layers on T new positions per cache row, and write their keys and values to the cache.
@@ -172,12 +177,15 @@ class CrossAttentionLayer:
 
     def __init__(self, layer: Any, config: Any) -> None:
         """Take over the weights of a transformers decoder layer."""
-        self.layer, self.heads = layer, config.num_attention_heads
-        self.head_dim = AttentionHeads.from_config(config).head_dim
-        self.kernel = attention.kernel_from_config(layer.self_attn.config)
+        self.layer: Any = layer
+        self.heads: Any = config.num_attention_heads
+        self.head_dim: int = AttentionHeads.from_config(config).head_dim
+        self.kernel: Kernel = attention.kernel_from_config(layer.self_attn.config)
         attn, cross = layer.self_attn, layer.encoder_attn
-        self.qkv_proj, self.out_proj = fuse_linears([attn.q_proj, attn.k_proj, attn.v_proj]), attn.out_proj
-        self.cross_query, self.cross_output = cross.q_proj, cross.out_proj
+        self.qkv_proj: Callable[[Tensor], Tensor] = fuse_linears([attn.q_proj, attn.k_proj, attn.v_proj])
+        self.out_proj: Any = attn.out_proj
+        self.cross_query: Any = cross.q_proj
+        self.cross_output: Any = cross.out_proj
 
     def __call__(self, hidden: Tensor, cache: Any, mask: Tensor, fixed: Any, fixed_mask: Tensor) -> Tensor:
         """Run the layer.

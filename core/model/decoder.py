@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ from polydraft.core.model import attention
 from polydraft.core.model.cache import BlockedViews, ContiguousViews, ExactViews, KVCache, cache_kwarg
 from polydraft.core.model.layers import FusedDecoder
 from polydraft.core.tokens import batch_gather
+
+if TYPE_CHECKING:
+    from polydraft.core.model.attention import AttentionHeads
 
 PREFILL_CHUNK = 64  # prompt positions per pass
 LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")  # rotary frequencies change with the longest position of a pass
@@ -100,11 +103,13 @@ class TreeDecoder:
         self, backbone: nn.Module, config: Any, position_ids_fn: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         """Choose attention kernel and layer implementation for a backbone, and set its configurations accordingly."""
-        self.backbone, self.config, self.position_ids_fn = backbone, config, position_ids_fn
-        self.attention_window_fns = attention_window_fns(config)
-        self.context_len = max_context_len(config)
+        self.backbone: nn.Module = backbone
+        self.config: Any = config
+        self.position_ids_fn: Callable[[Tensor], Tensor] | None = position_ids_fn
+        self.attention_window_fns: dict[str, WindowFn] | None = attention_window_fns(config)
+        self.context_len: int = max_context_len(config)
         weight = next(backbone.parameters())
-        self.dtype = weight.dtype
+        self.dtype: torch.dtype = weight.dtype
         configs = layer_configs(config)
         heads_by_type = {
             layer_type: attention.AttentionHeads.from_config(layer_config)
@@ -115,20 +120,21 @@ class TreeDecoder:
         head_dim = heads_by_type[largest_type].head_dim
         query_width = configs[largest_type].num_attention_heads * head_dim
         kernel = attention.choose_kernel(self.context_len, query_width, head_dim, self.dtype, weight.device)
-        self.heads_by_layer_type = {
+        self.heads_by_layer_type: dict[str, AttentionHeads] = {
             layer_type: replace(heads, kernel=kernel) for layer_type, heads in heads_by_type.items()
         }
-        self.heads = self.heads_by_layer_type[largest_type]
+        self.heads: AttentionHeads = self.heads_by_layer_type[largest_type]
         for module in backbone.modules():  # layers from several models (an adapter's) have their own configurations
             if (module_config := getattr(module, "config", None)) is not None:
                 module_config._attn_implementation = kernel
-        self.has_dynamic_rope = any(has_length_dependent_rope(rope) for rope in rope_configs(config))
+        self.has_dynamic_rope: bool = any(has_length_dependent_rope(rope) for rope in rope_configs(config))
         # accelerate's hooks, which move hidden states between devices, run in the layers' own forwards only
-        self.is_multi_device = any(hasattr(module, "_hf_hook") for module in backbone.modules())
+        self.is_multi_device: bool = any(hasattr(module, "_hf_hook") for module in backbone.modules())
         is_plain = self.attention_window_fns is None and not self.has_dynamic_rope and position_ids_fn is None
+        self.fused_layers: FusedDecoder | None
         self.fused_layers = FusedDecoder.from_backbone(backbone) if is_plain and not self.is_multi_device else None
         # a backbone's own forward may look positions up in a table, or rescale all frequencies by the largest position
-        self.clamps_positions = self.has_dynamic_rope or self.fused_layers is None
+        self.clamps_positions: bool = self.has_dynamic_rope or self.fused_layers is None
 
     @property
     def is_capturable(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,9 @@ from polydraft.core.native.decoder import (
 )
 from polydraft.core.native.library import library
 from polydraft.core.native.weights import PanelWeight
+
+if TYPE_CHECKING:
+    from polydraft.core.model.attention import Kernel
 
 TWIN_SIZES = {"hidden_size": 48, "intermediate_size": 40, "vocab_size": 24}
 TWIN_LENGTH = 9  # positions that a twin is compared on
@@ -59,9 +62,11 @@ class FusedDecoder:
         Raises:
             AttributeError: Its modules have other names than Llama's.
         """
-        self.embed, self.rotary_emb = backbone.embed_tokens, backbone.rotary_emb
+        self.embed: Any = backbone.embed_tokens
+        self.rotary_emb: Any = backbone.rotary_emb
+        self.fused_layers: list[FusedDecoderLayer]
         self.fused_layers = [FusedDecoderLayer(layer, backbone.config) for layer in backbone.layers]
-        self.norm = residual_norm_fn(backbone.norm)
+        self.norm: ResidualNorm = residual_norm_fn(backbone.norm)
         self.rotary_table: Tensor | None = None  # [slots, 2 * head_dim] cosines and signed sines
         self.native: NativeLayers | None = None
 
@@ -134,11 +139,16 @@ class NativeLayers:
 
     def __init__(self, backbone: Any, groups: list[list[PackedLinearGroup]], sizes: DecoderSizes) -> None:
         """Take over the packed weights of a transformers backbone, `groups` of four by layer (see `linear_groups`)."""
-        self.backbone, self.groups, self.sizes = backbone, groups, sizes
+        self.backbone: Any = backbone
+        self.groups: list[list[PackedLinearGroup]] = groups
+        self.sizes: DecoderSizes = sizes
+        self.trainable: list[PackedLinearGroup]
         self.trainable = [group for layer in groups for group in layer if group.trainable_parameters]
         norms = [module for layer in backbone.layers for module in norm_modules(layer)] + [backbone.norm]
         parameters = (parameter for norm in norms if norm is not None for parameter in norm.parameters())
-        self.trainable_norms = [parameter for parameter in parameters if parameter.requires_grad]
+        self.trainable_norms: list[Any] = [parameter for parameter in parameters if parameter.requires_grad]
+        self.decoder: NativeDecoder
+        self.norm_versions: list[int]
         self.decoder, self.norm_versions = self.build(), self.versions()
 
     def versions(self) -> list[int]:
@@ -203,20 +213,30 @@ class FusedDecoderLayer:
 
     def __init__(self, layer: Any, config: Any) -> None:
         """Take over the weights of a transformers decoder layer."""
-        attn, mlp, self.heads = layer.self_attn, layer.mlp, AttentionHeads.from_config(config)
-        self.head_dim, self.num_kv_heads = self.heads.head_dim, config.num_attention_heads // self.heads.group_size
-        self.num_heads, self.scaling = config.num_attention_heads, getattr(attn, "scaling", None)
-        self.kernel = attention.kernel_from_config(config)
+        attn = layer.self_attn
+        mlp = layer.mlp
+        self.heads: AttentionHeads = AttentionHeads.from_config(config)
+        self.head_dim: int = self.heads.head_dim
+        self.num_kv_heads: Any = config.num_attention_heads // self.heads.group_size
+        self.num_heads: Any = config.num_attention_heads
+        self.scaling: Any | None = getattr(attn, "scaling", None)
+        self.kernel: Kernel = attention.kernel_from_config(config)
+        self.input_norm: ResidualNorm
+        self.post_attention_norm: ResidualNorm
         self.input_norm, self.post_attention_norm = (
             residual_norm_fn(getattr(layer, name)) for name in ("input_layernorm", "post_attention_layernorm")
         )
+        self.query_norm: Norm | None
+        self.key_norm: Norm | None
         self.query_norm, self.key_norm = (
             rms_norm_fn(getattr(attn, name)) if hasattr(attn, name) else None for name in ("q_norm", "k_norm")
         )
-        self.qkv_proj = fuse_linears([attn.q_proj, attn.k_proj, attn.v_proj])
-        self.gate_up_proj = fuse_linears([mlp.gate_proj, mlp.up_proj])
-        self.o_proj, self.down_proj = fuse_linears([attn.o_proj]), fuse_linears([mlp.down_proj])
-        self.activation = gated_activation_fn(mlp.act_fn, mlp.down_proj.weight)
+        self.qkv_proj: Callable[[Tensor], Tensor] = fuse_linears([attn.q_proj, attn.k_proj, attn.v_proj])
+        self.gate_up_proj: Callable[[Tensor], Tensor] = fuse_linears([mlp.gate_proj, mlp.up_proj])
+        self.o_proj: Callable[[Tensor], Tensor] = fuse_linears([attn.o_proj])
+        self.down_proj: Callable[[Tensor], Tensor] = fuse_linears([mlp.down_proj])
+        self.activation: Callable[[Tensor], Tensor] = gated_activation_fn(mlp.act_fn, mlp.down_proj.weight)
+        self.rotate_and_store: Callable[[Tensor, Tensor, RotaryAngles, Any], tuple[Tensor, Tensor, Tensor]]
         self.rotate_and_store = rotary_kv_update_fn(attn.o_proj.weight)
 
     def __call__(
@@ -431,11 +451,12 @@ def small_twin(backbone: Any) -> tuple[Any, Any]:
 class NoOpCache:
     """Stand-in for a `KVCache` and its layers that stores nothing, for one pass over a whole sequence."""
 
-    rope_offsets, view_len = None, TWIN_LENGTH
+    rope_offsets: None = None
+    view_len: int = TWIN_LENGTH
 
     def __init__(self, num_layers: int) -> None:
         """Stand in for a cache of `num_layers` layers."""
-        self.layers = [self] * num_layers
+        self.layers: list[NoOpCache] = [self] * num_layers
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of this pass, which are all that attention reads."""

@@ -37,8 +37,9 @@ class PackedLinearGroup:
 
     def __init__(self, members: list[nn.Linear]) -> None:
         """Pack the weights of `members`, which are called in this order."""
-        self.members, self.output_sizes = members, [member.out_features for member in members]
-        self.last_index = len(members) - 1
+        self.members: list[nn.Linear] = members
+        self.output_sizes: list[int] = [member.out_features for member in members]
+        self.last_index: int = len(members) - 1
         self.cached_input: Tensor | None = None  # the tensor that `cached_outputs` were computed from
         self.cached_outputs: tuple[Tensor, ...] = ()
         self.pack()
@@ -47,9 +48,12 @@ class PackedLinearGroup:
         """Pack the members' present weights and biases, concatenated, and note their versions."""
         # Weights made in inference mode cannot be trained on, and have no version counter. Dictionaries of parameters
         # are kept instead of weights, since a conversion of the module may replace the weight.
+        self.trainable_parameters: list[dict[str, nn.Parameter | None]]
         self.trainable_parameters = [member._parameters for member in self.members if not member.weight.is_inference()]
         weights = [member.weight.detach() for member in self.members]
         biases = [member.bias.detach() for member in self.members if member.bias is not None]
+        self.weight: PackedWeight
+        self.packed_versions: list[tuple[int, torch.dtype]]
         self.weight, self.packed_versions = pack_weights(weights, biases), self.weight_versions()
 
     def weight_versions(self) -> list[tuple[int, torch.dtype]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,11 +32,14 @@ class OneDnnWeight:
             weights (Sequence[Tensor]): One per layer, with equal K.
             biases (Sequence[Tensor]): As many, or none.
         """
-        self.dtype, self.compute_dtype = weights[0].dtype, packed_dtype(weights[0].dtype)
-        self.output_sizes = [len(weight) for weight in weights]
+        self.dtype: torch.dtype = weights[0].dtype
+        self.compute_dtype: torch.dtype = packed_dtype(weights[0].dtype)
+        self.output_sizes: list[int] = [len(weight) for weight in weights]
         weight = torch.cat(list(weights)).to(self.compute_dtype)
-        self.bias = torch.cat(list(biases)).to(self.compute_dtype) if biases else None
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_BLOCK)
+        self.bias: Tensor | None = torch.cat(list(biases)).to(self.compute_dtype) if biases else None
+        self.packed: Any = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_BLOCK)
+        self.min_rows: int
+        self.max_rows: int
         self.min_rows, self.max_rows = batch_invariant_rows(*weight.shape, weight.dtype)
 
     def unpacked(self) -> list[Tensor]:

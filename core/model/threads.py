@@ -111,19 +111,21 @@ class ThreadTuner:
         self, counts: Sequence[int] = (), count_index: int = 0, are_cores_free: Callable[[int], bool] | None = None
     ) -> None:
         """Start with the count at `count_index`, and no pass measured."""
-        self.counts, self.count_index = tuple(counts), count_index
-        self.are_cores_free = are_cores_free or has_free_cores
+        self.counts: tuple[int, ...] = tuple(counts)
+        self.count_index: int = count_index
+        self.are_cores_free: Callable[[int], bool] = are_cores_free or has_free_cores
         self.trial_index: int | None = None  # index of the count that is being tried instead
-        self.num_trial_passes = 0  # passes of the current trial
+        self.num_trial_passes: int = 0  # passes of the current trial
         # by index of the count and kind of the pass: seconds of recent passes, and of the fastest one
         self.recent_seconds: dict[tuple[int, Hashable], deque[float]] = {}
         self.fastest_seconds: dict[tuple[int, Hashable], float] = {}
         # Whether recent passes were disturbed. It starts as if some had been, so that a slow first pass starts a trial.
         self.recently_disturbed: deque[bool] = deque([True] * (NUM_RECENT - 1), maxlen=NUM_RECENT)
         # by direction, +1 (fewer threads) or -1 (more threads), which are steps of the index in the descending counts:
-        self.passes_until_trial = {+1: 0, -1: FIRST_WAIT}  # passes before the next trial
+        self.passes_until_trial: dict[int, int] = {+1: 0, -1: FIRST_WAIT}  # passes before the next trial
+        self.trial_interval: dict[int, int]
         self.trial_interval = {+1: FIRST_WAIT, -1: FIRST_WAIT}  # passes from a lost trial to the next one
-        self.passes_at_highest = 0  # passes since the highest count was chosen
+        self.passes_at_highest: int = 0  # passes since the highest count was chosen
 
     @property
     def count(self) -> int:
@@ -262,7 +264,7 @@ def size_class(size: int) -> int:
     return size.bit_length()
 
 
-outermost = threading.local()  # `count` before the outermost `limit_threads` of this thread
+outermost: threading.local = threading.local()  # `count` before the outermost `limit_threads` of this thread
 
 
 @contextmanager

@@ -83,12 +83,14 @@ class NativeDecoder:
     """
 
     def __init__(self, library: Library, sizes: DecoderSizes, layers: Sequence[LayerParts], final_norm: Any) -> None:
-        self.library, self.sizes, self.layers = library, sizes, layers
-        self.dtype = layers[0].weights.qkv.dtype
-        self.num_weights = sum(layer.weights.count() for layer in layers)
+        self.library: Library = library
+        self.sizes: DecoderSizes = sizes
+        self.layers: Sequence[LayerParts] = layers
+        self.dtype: torch.dtype = layers[0].weights.qkv.dtype
+        self.num_weights: int = sum(layer.weights.count() for layer in layers)
         self.kept: list[Tensor] = []  # what the structures point to
-        self.structures = (Layer * len(layers))(*map(self.layer_structure, layers))
-        self.decoder = Decoder(
+        self.structures: ctypes.Array[Layer] = (Layer * len(layers))(*map(self.layer_structure, layers))
+        self.decoder: Decoder = Decoder(
             len(layers), sizes.hidden, sizes.heads, sizes.kv_heads, sizes.head_dim,
             self.dtype == torch.bfloat16, sizes.activation, sizes.is_gated, sizes.scaling, self.structures,
             self.norm_structure(final_norm),

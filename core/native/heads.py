@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, addressof, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from polydraft.core.native.library import Matrix, memory
 from polydraft.core.native.weights import PanelWeight
+
+if TYPE_CHECKING:
+    from polydraft.core.native.library import Library
 
 
 class TreeLevelStructure(Structure):
@@ -68,8 +71,11 @@ class NativeHeads:
     """
 
     def __init__(self, mixes: Sequence[PanelWeight], tables: Sequence[Tensor]) -> None:
-        self.mixes, self.tables = mixes, [table.contiguous() for table in tables]
-        self.library, self.dtype, self.inner = mixes[0].library, mixes[0].dtype, mixes[0].inputs
+        self.mixes: Sequence[PanelWeight] = mixes
+        self.tables: list[Tensor] = [table.contiguous() for table in tables]
+        self.library: Library = mixes[0].library
+        self.dtype: torch.dtype = mixes[0].dtype
+        self.inner: int = mixes[0].inputs
         self.shapes: dict[tuple[LevelShape, ...], TreeStructure] = {}
 
     def grow(

@@ -16,11 +16,14 @@ from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int6
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from polydraft.core.native.build import LIBRARY, SOURCE, source_digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VARIABLE = "POLYDRAFT_NATIVE"
 PANEL = 32  # outputs of a panel, and what inputs are padded to a multiple of
@@ -230,7 +233,7 @@ class Memory(threading.local):
 
     def __init__(self) -> None:
         """Start without memory."""
-        self.buffer = torch.empty(0, dtype=torch.uint8)
+        self.buffer: Tensor = torch.empty(0, dtype=torch.uint8)
 
     def address(self, num_bytes: int) -> int:
         """Return the aligned address of at least `num_bytes` bytes."""
@@ -240,4 +243,4 @@ class Memory(threading.local):
         return -(-self.buffer.data_ptr() // ALIGNMENT) * ALIGNMENT
 
 
-memory = Memory()
+memory: Memory = Memory()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from ctypes import Structure, byref, c_float, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from polydraft.core.native.library import Matrix, memory
 from polydraft.core.native.weights import PanelWeight
+
+if TYPE_CHECKING:
+    from polydraft.core.native.library import Library
 
 
 class RefinementStructure(Structure):
@@ -59,9 +63,13 @@ class NativeRefinement:
         self, mix: PanelWeight, lm_head: PanelWeight, begins: Tensor, tables: Tensor, table_index: Tensor,
         neighbour_index: Tensor,
     ) -> None:  # fmt: skip
-        self.mix, self.lm_head, self.library = mix, lm_head, mix.library
-        self.begins, self.tables = begins.detach().float().contiguous(), tables.to(mix.dtype).contiguous()
-        self.table_index, self.neighbour_index = table_index.contiguous(), neighbour_index.contiguous()
+        self.mix: PanelWeight = mix
+        self.lm_head: PanelWeight = lm_head
+        self.library: Library = mix.library
+        self.begins: Tensor = begins.detach().float().contiguous()
+        self.tables: Tensor = tables.to(mix.dtype).contiguous()
+        self.table_index: Tensor = table_index.contiguous()
+        self.neighbour_index: Tensor = neighbour_index.contiguous()
 
     def refine(self, window: WindowToRefine, sweeps: int, noise_scale: float) -> tuple[Tensor, Tensor]:
         """Refine all guesses `sweeps` times.

@@ -27,14 +27,17 @@ class PanelWeight:
             weights (Sequence[Tensor]): One per layer, with equal K.
             biases (Sequence[Tensor]): As many, or none.
         """
-        self.library, self.dtype = library, weights[0].dtype
-        self.output_sizes, self.inputs = [len(weight) for weight in weights], weights[0].shape[1]
-        self.num_outputs = sum(self.output_sizes)
-        self.num_weights = self.num_outputs * self.inputs
+        self.library: Library = library
+        self.dtype: torch.dtype = weights[0].dtype
+        self.output_sizes: list[int] = [len(weight) for weight in weights]
+        self.inputs: int = weights[0].shape[1]
+        self.num_outputs: int = sum(self.output_sizes)
+        self.num_weights: int = self.num_outputs * self.inputs
         self.pair = 2 if self.dtype == torch.bfloat16 else 1  # inputs whose weights lie next to each other
         padded = torch.cat([F.pad(weight, (0, -self.inputs % PANEL, 0, -len(weight) % PANEL)) for weight in weights])
         panels = padded.view(-1, PANEL, padded.shape[1] // self.pair, self.pair)
-        self.panels = panels.transpose(1, 2).contiguous()  # [panels, K / pair, PANEL, pair]
+        self.panels: Tensor = panels.transpose(1, 2).contiguous()  # [panels, K / pair, PANEL, pair]
+        self.bias: Tensor | None
         self.bias = torch.cat([F.pad(bias.float(), (0, -len(bias) % PANEL)) for bias in biases]) if biases else None
         first_columns = [0, *torch.tensor(self.output_sizes).cumsum(0).tolist()]
         columns = [
@@ -42,8 +45,10 @@ class PanelWeight:
             for first, size in zip(first_columns, self.output_sizes, strict=False)
             for offset in range(0, size, PANEL)
         ]
+        self.columns: Tensor
+        self.used: Tensor
         self.columns, self.used = torch.tensor(columns, dtype=torch.int32).T.contiguous()
-        self.matrix = Matrix(
+        self.matrix: Matrix = Matrix(
             self.panels.data_ptr(), None if self.bias is None else self.bias.data_ptr(), len(panels), padded.shape[1]
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,17 @@ from torch import Tensor
 from polydraft.core.draft import all_equal_without_sync
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.timestamps import TimestampRules
+
+
+class PathConstraints(Protocol):
+    """Logits processors that are functions of a node's own path."""
+
+    @property
+    def depends_on_history(self) -> bool:
+        """Return True if any of them depends on tokens or positions that came before."""
+
+    def __call__(self, logits: Tensor, grammar_bias: Tensor | None, context: GenerationContext | None) -> Tensor:
+        """Return the processed logits `[B, T, V]`, with arguments as `Constraints`."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from polydraft.core.batched_state import cached_arange
 from polydraft.core.draft import max_without_sync
-from polydraft.core.sampling.constraints import Constraints
+from polydraft.core.sampling.constraints import PathConstraints
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.filters import apply_filters
 from polydraft.core.sampling.noise import NoisePositions
@@ -106,7 +106,7 @@ class Sampler:
 
     allowed_tokens: Tensor | None = None  # [states, V] bool; None allows all
     stop_token_mask: Tensor | None = field(default=None, repr=False)  # [V] bool, ids that end a sequence
-    constraints: Constraints | None = field(default=None, repr=False)  # of the checkpoint's generation_config
+    constraints: PathConstraints | None = field(default=None, repr=False)  # of the checkpoint's generation_config
     # Returns the state [B, T] of every scored position; None: position % states.
     state_fn: Callable[[GenerationContext], Tensor] | None = field(default=None, repr=False)
     num_prefix_tokens_read: int | None = None  # how many of the first generated ids `state_fn` reads; None: any of them

@@ -108,12 +108,13 @@ class CausalTarget:
 
     def __init__(self, model: PreTrainedModel, *, guided: bool = False, context: int | None = None) -> None:
         """Prepare the model for decoding, in place."""
-        self.model, self.num_branches = model.eval(), 2 if guided else 1
+        self.model: PreTrainedModel = model.eval()
+        self.num_branches = 2 if guided else 1
         self.prepare_layers(model)
-        self.config = self.decoder_config(model)
-        self.network = self.build_decoder(model)
-        self.context_len = min(self.network.context_len, context or self.network.context_len)
-        self.scale_logits = logit_scaling_fn(self.config)
+        self.config: Any = self.decoder_config(model)
+        self.network: TreeDecoder = self.build_decoder(model)
+        self.context_len: int = min(self.network.context_len, context or self.network.context_len)
+        self.scale_logits: Callable[[Tensor], Tensor] = logit_scaling_fn(self.config)
 
     def prepare_layers(self, model: PreTrainedModel) -> None:
         """Prepare the model's layers for inference, in place."""

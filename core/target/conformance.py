@@ -11,6 +11,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ NUM_PATH_NODES = 3  # nodes of the probe tree's first path, whose KV entries are
 # their norms and rotary positions, as transformers implements these; 64 random layers make 2e-5 of that.
 MAX_DISTANCE = {2: 0.1, 4: 2e-3, 8: 2e-4}
 
-measured_guarantees: dict[tuple, str] = {}  # "identical", EXACT_UP_TO_TIES or "lossy"
+measured_guarantees: dict[tuple[Any, ...], str] = {}  # "identical", EXACT_UP_TO_TIES or "lossy"
 MODEL_ERRORS = (
     TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError, ZeroDivisionError, MemoryError,
 )  # fmt: skip

@@ -44,7 +44,7 @@ class SplicedTarget(CausalTarget):
         context: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(model, guided=guided, context=context)
-        self.placeholder_ids = frozenset(placeholder_ids)
+        self.placeholder_ids: frozenset[int] = frozenset(placeholder_ids)
 
     def find_unknown_id(self, ids: Iterable[int]) -> int | None:
         return super().find_unknown_id(token for token in ids if token not in self.placeholder_ids)

@@ -38,15 +38,15 @@ checked_configs: set[str] = set()  # of models whose logits have been compared w
 
 
 class Loan:
-    """What decoding sets in the configurations and parameters of models: set while they are lent, put back after it.
+    """Set what decoding needs in configurations and parameters of models while they are lent, and put it back.
 
     Args:
         models (nn.Module): The models.
     """
 
     def __init__(self, *models: nn.Module) -> None:
-        self.configs = all_configs([module for model in models for module in model.modules()])
-        self.parameters = [parameter for model in models for parameter in model.parameters()]
+        self.configs: list[Any] = all_configs([module for model in models for module in model.modules()])
+        self.parameters: list[nn.Parameter] = [parameter for model in models for parameter in model.parameters()]
         self.kernels: list[Any] | None = None  # attention of every configuration while it is lent
         self.given: tuple[list[Any], list[nn.Parameter]] | None = None  # attention, and parameters to be trained
 
@@ -76,13 +76,14 @@ class Loan:
 def all_configs(modules: Sequence[nn.Module]) -> list[Any]:
     """Return the configurations of modules and their parts, each once."""
     found: dict[int, Any] = {}
-    pending = [config for module in modules if hasattr(config := getattr(module, "config", None), "sub_configs")]
+    pending: list[Any] = [getattr(module, "config", None) for module in modules]
     while pending:
         config = pending.pop()
+        if not hasattr(config, "sub_configs"):
+            continue
         if id(config) not in found:
             found[id(config)] = config
-            parts = (getattr(config, name, None) for name in config.sub_configs)
-            pending += [part for part in parts if hasattr(part, "sub_configs")]
+            pending += [getattr(config, name, None) for name in config.sub_configs]
     return list(found.values())
 
 
@@ -146,12 +147,15 @@ class BorrowedModel(Pipeline):
         takes_over (bool): Whether the model's layers are prepared for this machine, for good.
     """
 
-    followed_fields = frozenset(UNSUPPORTED_DEFAULTS | UNSUPPORTED_SAMPLING_DEFAULTS)  # `generate` follows them
+    # `generate` follows them
+    followed_fields: frozenset[str] = frozenset(UNSUPPORTED_DEFAULTS | UNSUPPORTED_SAMPLING_DEFAULTS)
 
     def __init__(
         self, model: PreTrainedModel, drafters: Sequence[Any] = (), tokenizer: Any = None, *, takes_over: bool = False
     ) -> None:
-        self.borrowed, self.tokenizer, self.takes_over = model, tokenizer, takes_over
+        self.borrowed: PreTrainedModel = model
+        self.tokenizer: Any = tokenizer
+        self.takes_over: bool = takes_over
         folder = Path(getattr(model.config, "name_or_path", "") or type(model).__name__)
         manifest = {
             "modality": "transcription" if model.config.is_encoder_decoder else "vlm", "drafters": {}, "target": ".",
@@ -159,11 +163,11 @@ class BorrowedModel(Pipeline):
         }  # fmt: skip
         named = [str(drafter) for drafter in drafters if isinstance(drafter, str | Path)]
         card = with_drafters(ModelCard(folder.name, folder, manifest), named)
-        self.draft_models = [drafter for drafter in drafters if not isinstance(drafter, str | Path)]
+        self.draft_models: list[Any] = [drafter for drafter in drafters if not isinstance(drafter, str | Path)]
         if self.draft_models:
             check_draft_models(self.draft_models, card)
             card.manifest["drafters"]["lm"] = ""
-        self.loan = Loan(*self.draft_models, *([] if takes_over else [model]))
+        self.loan: Loan = Loan(*self.draft_models, *([] if takes_over else [model]))
         super().__init__(card, method=None, device=model.device, dtype=model.dtype)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Results in the form of `generate`: padded sequences, and scores and logits of every token where they are asked for."""
+"""Results in the form of `generate`: padded sequences, and on request scores and logits of every token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class ScoreRecorder:
 
     def __init__(self, verifier: Verifier, num_rows: int) -> None:
         self.verifier = verifier
-        self.guarantee, self.uses_shared_noise = verifier.guarantee, verifier.uses_shared_noise
+        self.guarantee: str = verifier.guarantee
+        self.uses_shared_noise: bool = verifier.uses_shared_noise
         self.scores: list[list[Tensor]] = [[] for _ in range(num_rows)]  # [V] of every token, after all processors
         self.logits: list[list[Tensor]] = [[] for _ in range(num_rows)]  # before them
         self.last_logits: Tensor | None = None  # [B, T, V] of the present pass, before processors

@@ -105,9 +105,8 @@ def prefill_rows(
 
     cache = DynamicCache()  # without a configuration it keeps all positions of sliding-window layers
     others = {name: value for name, value in kwargs.items() if name not in CACHES}
-    inputs: dict[str, Any] = model.prepare_inputs_for_generation(
-        input_ids, is_first_iteration=True, **cache_kwarg(cache, model), **others
-    )
+    prepare: Any = model.prepare_inputs_for_generation
+    inputs = prepare(input_ids, is_first_iteration=True, **cache_kwarg(cache, model), **others)
     embedded: list[Tensor] = []
     hooks = [
         decoder.register_forward_hook(capture, with_kwargs=True),
@@ -150,7 +149,8 @@ def last_position(position_ids: Tensor, row: int) -> int:
 def cache_row(cache: Cache, row: int, padding: int) -> Cache:
     """Return one row of a cache without its padding."""
     single = DynamicCache()
-    for index, layer in enumerate(cache.layers):
-        keys, values = layer.keys, layer.values  # type: ignore[attr-defined]
+    layers: list[Any] = cache.layers
+    for index, layer in enumerate(layers):
+        keys, values = layer.keys, layer.values
         single.update(keys[row : row + 1, :, padding:], values[row : row + 1, :, padding:], index)
     return single

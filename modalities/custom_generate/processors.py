@@ -114,10 +114,13 @@ class NodeProcessors:
     processors: Sequence[Any]
     padded_ids: Tensor  # [B, L] prompts of all rows of the call
     row_indices: list[int] = field(default_factory=list)  # of the rows that are decoded now, among those of the call
-    depends_on_history = True
-    suppressed = None  # ids that are never generated are one processor of many
     # [V] which ids may follow a path, by row and path, in the present pass; None where the path itself is excluded
     allowed: dict[tuple[int, tuple[int, ...]], Tensor | None] = field(default_factory=dict)
+
+    @property
+    def depends_on_history(self) -> bool:
+        """Return True: processors are given all ids."""
+        return True
 
     def __call__(self, logits: Tensor, grammar_bias: Tensor | None, context: GenerationContext | None) -> Tensor:
         """Return the processed logits `[B, T, V]` of T scored positions; arguments as of `Constraints`."""
@@ -184,7 +187,8 @@ class NodeProcessors:
             Tensor: `[G, V]`.
         """
         if isinstance(processor, ROWWISE):
-            return processor(input_ids, scores)
+            processed: Tensor = processor(input_ids, scores)  # type: ignore[arg-type]  # a LongTensor
+            return processed
         num_rows = len(self.padded_ids)
         outputs = []
         for ids, values, row in zip(input_ids, scores, row_indices, strict=True):

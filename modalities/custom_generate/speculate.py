@@ -50,8 +50,8 @@ def speculate(
 
     Args:
         method (str): A decoding method; "auto" measures all drafters that the model has, given ones too.
-        drafter (Any): Folder or repository of a drafter, a small language model of transformers, or several of different
-            kinds.
+        drafter (Any): Folder or repository of a drafter, a small language model of transformers, or several of
+            different kinds.
         seed (int | None): Of sampled tokens, row b has `seed + b`; None takes one from torch's generator, so that
             `torch.manual_seed` governs it.
         guarantee (str): The weakest that the method may have: "identical" (the tokens of plain decoding with the same
@@ -79,12 +79,14 @@ class Speculation:
         on_step: Callable[[StepResult], None] | None, takeover: bool,
     ) -> None:  # fmt: skip
         if guarantee not in GUARANTEES:
-            raise InvalidArgument(f"guarantee={guarantee!r} is not possible; it must be one of {', '.join(GUARANTEES)}.")
+            raise InvalidArgument(f"guarantee={guarantee!r} is not possible; use one of {', '.join(GUARANTEES)}.")
         several = isinstance(drafter, Sequence) and not isinstance(drafter, str)
         self.drafters: list[Any] = [] if drafter is None else list(drafter) if several else [drafter]
-        self.method, self.guarantee, self.takeover = method, guarantee, bool(takeover)
-        self.seed = to_optional(to_integer, "seed", seed, 0, MAX_SEED)
-        self.on_step = to_optional(to_callback, "on_step", on_step)
+        self.method: str = method
+        self.guarantee: str = guarantee
+        self.takeover: bool = bool(takeover)
+        self.seed: int | None = to_optional(to_integer, "seed", seed, 0, MAX_SEED)
+        self.on_step: Callable[[StepResult], None] | None = to_optional(to_callback, "on_step", on_step)
         self.borrowed: BorrowedModel | None = None
 
     def __repr__(self) -> str:
@@ -173,24 +175,26 @@ class GenerateRun:
         self, owner: Speculation, method: Method, prompts: BatchPrompts, processors: list[Any], criteria: Any,
         generation_config: Any, streamer: Any,
     ) -> None:  # fmt: skip
-        self.owner, self.prompts, self.streamer = owner, prompts, streamer
-        self.eos_token_ids = token_ids_of(generation_config._eos_token_tensor)
-        self.pad_token_id = (token_ids_of(generation_config._pad_token_tensor) or [0])[0]
-        self.max_new_tokens = generation_config.max_length - prompts.padded_ids.shape[1]
-        self.criteria = RowCriteria(criteria, prompts.padded_ids)
-        self.processors = NodeProcessors(processors, prompts.padded_ids) if processors else None
+        self.owner: Speculation = owner
+        self.prompts: BatchPrompts = prompts
+        self.streamer: Any = streamer
+        self.eos_token_ids: list[int] = token_ids_of(generation_config._eos_token_tensor)
+        self.pad_token_id: int = (token_ids_of(generation_config._pad_token_tensor) or [0])[0]
+        self.max_new_tokens: int = generation_config.max_length - prompts.padded_ids.shape[1]
+        self.criteria: RowCriteria = RowCriteria(criteria, prompts.padded_ids)
+        self.processors: NodeProcessors | None = NodeProcessors(processors, prompts.padded_ids) if processors else None
         num_rows = len(prompts.padded_ids)
         self.generated: list[list[int]] = [[] for _ in range(num_rows)]
         self.stats: list[DecodeStats] = []
-        self.num_streamed = 0
+        self.num_streamed: int = 0
         wants_scores = generation_config.output_scores or generation_config.output_logits
-        self.recorder = None
+        self.recorder: ScoreRecorder | None = None
         sampler = Sampler(stop_token_mask=self.stop_token_mask(method), constraints=self.processors)
         if generation_config.return_dict_in_generate and wants_scores:
             self.recorder = ScoreRecorder(method.verifier, num_rows)
             sampler = self.recorder.record(sampler)
             method = replace(method, verifier=self.recorder)
-        self.method = replace(method, sampler=sampler)
+        self.method: Method = replace(method, sampler=sampler)
 
     def stop_token_mask(self, method: Method) -> Tensor | None:
         """Return the mask `[V]` of ids that end a row, None without any."""

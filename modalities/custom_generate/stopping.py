@@ -21,7 +21,7 @@ class RowCriteria:
     """
 
     def __init__(self, criteria: Sequence[Any], padded_ids: Tensor) -> None:
-        self.criteria = [each for each in criteria if not isinstance(each, BY_THE_LOOP)]
+        self.criteria: list[Any] = [each for each in criteria if not isinstance(each, BY_THE_LOOP)]
         self.padded_ids = padded_ids
 
     def stop_length(self, row: int, ids: Sequence[int], num_before: int) -> int | None:

@@ -12,18 +12,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import product
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.core.checks.arguments import argument_error, to_callback, to_integer, to_items, to_optional, to_string
+from polydraft.core.checks.arguments import argument_error, to_integer, to_items, to_optional, to_string
 from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.core.sampling.params import MAX_TOKENS, SamplingParams
 from polydraft.core.target.causal import PromptInputs
 from polydraft.core.version import __version__
+from polydraft.modalities.image.diffusers_names import (
+    StepEndCallback,
+    resolve_callback,
+    resolve_count,
+    resolve_seed,
+)
 from polydraft.modalities.image.recipe import ImageRecipe
 from polydraft.modalities.image.request import ImageGenerationRequest, ImageRequestInfo, ImageStep, ImageStream
 from polydraft.modalities.image.result import ImageResult
@@ -35,6 +41,25 @@ MAX_IMAGES = 10_000  # per prompt and call
 SIZE_SCALES = [1 - step / 32 for step in range(31)]  # tried in turn for the nearest size
 SIZE_FORMAT, MAX_SIZE_LENGTH = "a string such as '512x256', which is wide", 16  # characters
 SIZE_PATTERN = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")  # width and height
+
+
+class ImageOptions(TypedDict, total=False):
+    """Keyword arguments of a call that all image pipelines take; `generate_image` and `run` document them."""
+
+    speculative: bool
+    method: str | None
+    n: int
+    seed: int | Sequence[int]
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    guidance_scale: float | None
+    size: str | None
+    iterations: int | None
+    negative_prompt: str | None
+    prime: ImageInput | None
+    partial_images: int
 
 
 class TextToImagePipeline(Pipeline):
@@ -197,17 +222,37 @@ class TextToImagePipeline(Pipeline):
         return self.build_prompts(["a cat"])
 
     def __call__(
-        self, prompt: str | Sequence[str], *, on_step: Callable[[ImageStep], None] | None = None, **options: Any
-    ) -> ImageResult:
-        """Generate images as `generate_image` does, which also takes model, device and dtype."""
-        on_step = to_optional(to_callback, "on_step", on_step)
+        self, prompt: str | Sequence[str], *, on_step: Callable[[ImageStep], None] | None = None,
+        num_images_per_prompt: int | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        callback_on_step_end: StepEndCallback | None = None, **options: Unpack[ImageOptions],
+    ) -> ImageResult:  # fmt: skip
+        """Generate images as `generate_image` does, which also takes model, device and dtype.
+
+        Args:
+            prompt (str | Sequence[str]): one prompt, or several.
+            on_step (Callable[[ImageStep], None] | None): called after every target pass.
+            num_images_per_prompt (int | None): diffusers' name of `n`.
+            generator (torch.Generator | Sequence[torch.Generator] | None): in place of `seed`, which is drawn from it.
+            callback_on_step_end (StepEndCallback | None): in place of `on_step`, with diffusers' arguments: the
+                pipeline, the index of the step, the number of tokens so far, and `{"step": …}`.
+            **options (Unpack[ImageOptions]): the other arguments of `generate_image`.
+
+        Raises:
+            PolydraftError: the call is not possible; the message says what to change.
+        """
+        on_step = resolve_callback(on_step, callback_on_step_end, self)
+        if num_images_per_prompt is not None:
+            options["n"] = resolve_count(options.get("n"), num_images_per_prompt)
+        if generator is not None:
+            options["seed"] = resolve_seed(options.get("seed"), generator)
         stream = self.stream(prompt, **options)
         for step in stream:
             if on_step is not None:
                 on_step(step)
         return stream.result()
 
-    def stream(self, prompt: str | Sequence[str], **options: Any) -> ImageStream:
+    def stream(self, prompt: str | Sequence[str], **options: Unpack[ImageOptions]) -> ImageStream:
         """Return an iterator over decoding steps; it takes the options of `run`.
 
         It may be left at any time; `result()` then has what was generated so far.
@@ -217,7 +262,7 @@ class TextToImagePipeline(Pipeline):
     @synchronized
     def run(
         self, prompt: str | Sequence[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
-        seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
         size: str | None = None, iterations: int | None = None, negative_prompt: str | None = None,
         prime: ImageInput | None = None, partial_images: int = 0,

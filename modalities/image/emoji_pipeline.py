@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,6 +15,11 @@ from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.weights import read_weights
 from polydraft.modalities.world.words.parsing import KIND_OF
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from polydraft.modalities.world.worlds import World
+
 MIN_SIMILARITY = 0.8  # difflib's ratio from which on a word is taken for a misspelling
 
 
@@ -21,7 +27,10 @@ class EmojiVocabulary:
     """Word-level vocabulary of the emoji world, from the folder of its target."""
 
     def __init__(self, card: ModelCard) -> None:
-        self.name, self.world, self.model = card.name, card.world, card.load_name
+        self.name: str = card.name
+        self.world: World = card.world
+        self.model: str = card.load_name
+        self.tokenizer: Tokenizer
         self.tokenizer = read_weights("vocabulary", card.path, lambda: vocabulary.load_tokenizer(card.path / "target"))
 
     def parse_caption(self, text: str) -> tuple[str, list[str]]:
@@ -53,7 +62,7 @@ class EmojiImagePipeline(TextToImagePipeline):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.emoji_vocabulary = EmojiVocabulary(card)
+        self.emoji_vocabulary: EmojiVocabulary = EmojiVocabulary(card)
 
     def parse_caption(self, text: str) -> tuple[str, list[str]]:
         return self.emoji_vocabulary.parse_caption(text)

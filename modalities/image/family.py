@@ -96,7 +96,9 @@ class ImageFamily(ABC):
     rotary_positions: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, parts: ImageFamilyParts) -> None:
-        self.card, self.model, self.device = parts.card, parts.model, parts.device
+        self.card: ModelCard = parts.card
+        self.model: Any = parts.model
+        self.device: torch.device = parts.device
         self.prompt_vocab_size = self.vocab_size = self.config.vocab_size
 
     @classmethod

@@ -23,7 +23,7 @@ from PIL import ExifTags, Image
 from polydraft.core.errors import PromptError
 from polydraft.modalities.image_io import WEB_FORMATS, open_undecoded
 
-log = logging.getLogger("polydraft.models")
+log: logging.Logger = logging.getLogger("polydraft.models")
 METADATA_KEY = "polydraft"  # name of PNG's text chunk
 USER_COMMENT_CHARSET = b"\0" * 8  # of EXIF's user comment: none that EXIF names, here UTF-8
 MAX_EXIF_BYTES = 60_000  # a JPEG holds 65,533

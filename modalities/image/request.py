@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class ImageStep:
     tokens_done: int  # committed so far
     tokens_total: int  # when complete
     passes: int
-    step: StepResult  # of the decoding loop
+    step: StepResult = field(repr=False)  # of the decoding loop
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class ImageProgress:
     tokens_done: int
     tokens_total: int
     passes: int
-    tokens: Tensor  # [n, T] int64 codes, -1 where there is none yet; or [n, T, C] latents, NaN there
-    committed_at: Tensor  # [n, T], target pass (from 1) that committed each token; 0 where none has
+    tokens: Tensor = field(repr=False)  # [n, T] int64 codes, -1 where there is none; or [n, T, C] latents, NaN there
+    committed_at: Tensor = field(repr=False)  # [n, T], target pass (from 1) that committed each token; 0 where none has
     images: list[Image.Image]  # unfinished images, when some were due
     seconds: float = 0.0  # spent decoding
 
@@ -69,15 +69,19 @@ class ImageGenerationRequest(GenerationRequest[ImageProgress, ImageResult]):
         partial_images: int = 0,
     ) -> None:
         super().__init__(method, prompts)
-        self.pipe, self.recipe, self.ignored = pipe, recipe, ignored
-        self.request_info = [
+        self.pipe: TextToImagePipeline = pipe
+        self.recipe: ImageRecipe = recipe
+        self.ignored: tuple[str, ...] = ignored
+        self.request_info: list[ImageRequestInfo] = [
             ImageRequestInfo(text, prompt.seed) for text, prompt in zip(recipe.captions, prompts, strict=True)
         ]
-        self.tokens = pipe.empty_tokens(len(prompts))
-        self.committed_at = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
+        self.tokens: Tensor = pipe.empty_tokens(len(prompts))
+        self.committed_at: Tensor = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
         self.committed: list[list[Any]] = [[] for _ in prompts]
+        self.tokens_done: int
+        self.tokens_total: int
         self.tokens_done, self.tokens_total = 0, self.committed_at.numel()
-        self.preview_thresholds = [
+        self.preview_thresholds: list[int] = [
             self.tokens_total * share // (partial_images + 1) for share in range(1, partial_images + 1)
         ]
 
@@ -126,7 +130,7 @@ class ImageStream(GenerationStream[ImageGenerationRequest], Iterator[ImageStep])
 
     def __init__(self, request: ImageGenerationRequest) -> None:
         super().__init__(request)
-        self.remaining_steps = self.steps()
+        self.remaining_steps: Iterator[StepResult] = self.steps()
 
     def __next__(self) -> ImageStep:
         step = next(self.remaining_steps)

@@ -16,7 +16,7 @@ from polydraft.core.errors import OutputUnwritable
 from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.recipe import MAX_EXIF_BYTES, ImageRecipe, build_exif
-from polydraft.modalities.output import check_writable
+from polydraft.modalities.output import check_writable, format_result
 
 INCOMPLETE_REASONS = ("cancelled", "impossible")
 NUMBER = "{i}"  # placeholder in file names
@@ -41,6 +41,26 @@ class ImageResult:
     grid: tuple[int, int]
     decoded: list[list[Any]]  # all tokens of each row, including those of a scene plan
     recipe: ImageRecipe  # settings that generate the images again
+
+    def __repr__(self) -> str:
+        """Return one line with the number and the size of the images, and the statistics."""
+        width, height = self.image.size
+        content = f"{len(self.images)} image{'s' * (len(self.images) != 1)} of {width}x{height}"
+        return format_result(type(self).__name__, content, self.model, self.stats, self.finish_reason)
+
+    def _repr_png_(self) -> bytes:
+        """Return the contact sheet as PNG, which notebooks show."""
+        return encode_image(self.contact_sheet(), "PNG", self.recipe.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and statistics as JSON can hold them, without pixels and tokens."""
+        width, height = self.image.size
+        return {
+            "model": self.model, "method": self.method, "prompts": self.prompts, "captions": self.captions,
+            "seeds": self.seeds, "size": f"{width}x{height}", "finish_reasons": self.finish_reasons,
+            "ignored_words": list(self.ignored_words), "stats": self.stats.to_dict(),
+            "rows": [stats.to_dict() for stats in self.row_stats],
+        }  # fmt: skip
 
     @property
     def image(self) -> Image.Image:

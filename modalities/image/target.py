@@ -31,11 +31,9 @@ class CodeTarget(CausalTarget):
     def __init__(self, family: ImageFamily, *, guided: bool = False) -> None:
         self.family = family
         super().__init__(family.model)
-        self.config, self.num_branches, self.context_len = (
-            family.config,
-            family.num_branches if guided else 1,
-            family.context,
-        )
+        self.config: Any = family.config
+        self.num_branches: int = family.num_branches if guided else 1
+        self.context_len: int = family.context
 
     def build_decoder(self, model: PreTrainedModel) -> TreeDecoder:
         return TreeDecoder(self.family.backbone, self.family.config, self.family.rotary_positions)

@@ -49,7 +49,7 @@ class ChannelNorm(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight: nn.Parameter = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
         scale = torch.rsqrt(x.float().square().mean(1, keepdim=True) + 1e-6).to(x.dtype)
@@ -66,7 +66,9 @@ class ResBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.first, self.second = ChannelNorm(width), conv3x3(width, width), conv3x3(width, width)
+        self.norm: ChannelNorm = ChannelNorm(width)
+        self.first: nn.Conv2d = conv3x3(width, width)
+        self.second: nn.Conv2d = conv3x3(width, width)
         nn.init.zeros_(self.second.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,7 +80,9 @@ class CellBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.first, self.second = ChannelNorm(width), nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
+        self.norm: ChannelNorm = ChannelNorm(width)
+        self.first: nn.Conv2d = nn.Conv2d(width, width, 1)
+        self.second: nn.Conv2d = nn.Conv2d(width, width, 1)
         nn.init.zeros_(self.second.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,7 +96,7 @@ class Grain(nn.Module):
 
     def __init__(self, channels: int, width: int, side: int) -> None:
         super().__init__()
-        self.mix = nn.Conv2d(channels, width, 1, bias=False)
+        self.mix: nn.Conv2d = nn.Conv2d(channels, width, 1, bias=False)
         nn.init.normal_(self.mix.weight, std=NOISE_INIT_STD)
         self.register_buffer("field", torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0)))
 
@@ -111,12 +115,12 @@ class VQTokenizer(nn.Module):
         super().__init__()
         self.config = config
         wide, channels = config.decoder_width, 3 * config.patch**2
-        self.encoder = nn.Sequential(
+        self.encoder: nn.Sequential = nn.Sequential(
             nn.PixelUnshuffle(2 * config.patch), nn.Conv2d(4 * channels, config.encoder_width, 1),
             CellBlock(config.encoder_width), CellBlock(config.encoder_width), ChannelNorm(config.encoder_width),
             nn.Conv2d(config.encoder_width, config.code_dim, 1),
         )  # fmt: skip
-        self.decoder = nn.Sequential(
+        self.decoder: nn.Sequential = nn.Sequential(
             conv3x3(config.code_dim, wide), *(ResBlock(wide) for _ in range(config.decoder_blocks)),
             ChannelNorm(wide), nn.Conv2d(wide, 2 * wide, 1), nn.PixelShuffle(2),
             *([Grain(config.grain, wide // 2, 2 * config.grid)] if config.grain else []),

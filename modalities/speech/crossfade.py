@@ -62,11 +62,14 @@ class CrossfadedStream:
     """
 
     def __init__(self, inner: AudioStream, sample_rate: int, is_continuation: bool, pause: float | None) -> None:
-        self.inner, self.is_continuation, self.pause, self.sample_rate = inner, is_continuation, pause, sample_rate
-        self.frame = round(FRAME * sample_rate)
-        self.partial_frame = torch.empty(0)  # samples of an incomplete frame
-        self.pending = torch.empty(0)  # quiet samples that may be removed
-        self.has_speech = False  # set once a frame is loud
+        self.inner: AudioStream = inner
+        self.is_continuation: bool = is_continuation
+        self.pause: float | None = pause
+        self.sample_rate: int = sample_rate
+        self.frame: int = round(FRAME * sample_rate)
+        self.partial_frame: Tensor = torch.empty(0)  # samples of an incomplete frame
+        self.pending: Tensor = torch.empty(0)  # quiet samples that may be removed
+        self.has_speech: bool = False  # set once a frame is loud
 
     @property
     def look_ahead(self) -> int:

@@ -23,9 +23,12 @@ class LoudnessNormalisedStream:
     """Audio stream multiplied by `factor`, with `SETTLING` seconds of silence and a fade-in of `RISE` seconds."""
 
     def __init__(self, inner: AudioStream, factor: float, sample_rate: int) -> None:
+        self.inner: AudioStream
+        self.factor: float
+        self.num_samples: int
         self.inner, self.factor, self.num_samples = inner, factor, 0  # samples so far
         settling, rise = round(SETTLING * sample_rate), round(RISE * sample_rate)
-        self.start = torch.cat([torch.zeros(settling), torch.linspace(0, 1, rise + 2)[1:-1]])
+        self.start: Tensor = torch.cat([torch.zeros(settling), torch.linspace(0, 1, rise + 2)[1:-1]])
 
     @property
     def look_ahead(self) -> int:

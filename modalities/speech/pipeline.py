@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ from polydraft.modalities.speech.request import (
 )
 from polydraft.modalities.speech.result import SpeechResult
 from polydraft.modalities.speech.text.markup import check_text
+
+if TYPE_CHECKING:
+    from polydraft.modalities.speech.family import SpeechFamily
 
 SLOWEST, FASTEST = 0.25, 4.0
 MAX_CONCURRENT_SENTENCES = 8  # sentences decoded together when latency does not matter
@@ -114,19 +117,21 @@ class SpeechPipeline(Pipeline):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.family = build_family(FamilyInputs(card, device, self.target_model.config.vocab_size))
-        self.context_len = min(self.context_len, self.family.context)
-        self.eos_token_ids = self.family.eos
-        self.row_length = (
+        self.family: SpeechFamily = build_family(FamilyInputs(card, device, self.target_model.config.vocab_size))
+        self.context_len: int = min(self.context_len, self.family.context)
+        self.eos_token_ids: frozenset[int] = self.family.eos
+        self.row_length: int = (
             self.family.frame if self.family.frame > 1 else 0
         )  # drafters treat a frame of codes as a row of tokens
 
     @property
     def sample_rate(self) -> int:
+        """Return the rate of the audio in Hz."""
         return self.family.sample_rate
 
     @property
     def voices(self) -> list[str]:
+        """Return the names of the voices that the model lists."""
         return self.family.voices
 
     @property
@@ -135,6 +140,7 @@ class SpeechPipeline(Pipeline):
 
     @property
     def exact_only_mask(self) -> Tensor:  # type: ignore[override]
+        """Return the `[V]` bool mask of ids that lossy verification must match exactly."""
         return self.family.exact_only_mask
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,24 +30,24 @@ OnStep = Callable[[int, int, StepResult], None]  # codes so far, expected number
 class SpeechChunk:
     """Audio that continues the chunk before without a seam."""
 
-    audio: NDArray[np.float32]  # [S]
+    audio: NDArray[np.float32] = field(repr=False)  # [S]
     sample_rate: int
     sentence: int  # index of the sentence
     codes: int  # committed so far in this sentence
-    step: StepResult
+    step: StepResult = field(repr=False)  # of the decoding loop
 
 
 @dataclass(frozen=True)
 class SpeechProgress:
     """Audio that continues the piece before without a seam, and the progress of the whole text."""
 
-    audio: NDArray[np.float32]  # [S], may be empty
+    audio: NDArray[np.float32] = field(repr=False)  # [S], may be empty
     sample_rate: int
     sentence: int  # index of the sentence
     codes: int  # committed so far in this sentence
     tokens_done: int
     passes: int
-    committed_at: Tensor  # [codes] pass that committed each code of this sentence, from 1
+    committed_at: Tensor = field(repr=False)  # [codes] pass that committed each code of this sentence, from 1
     expected: int  # estimate of the codes of the whole text
     seconds: float  # of decoding
 
@@ -75,17 +75,19 @@ class SpeechGenerationRequest(GenerationRequest[SpeechProgress, SpeechResult]):
         together: int,
     ) -> None:
         super().__init__(method, prompts, together)
-        self.pipe, self.info = pipe, info
+        self.pipe: SpeechPipeline = pipe
+        self.info: SpeechRequestInfo = info
         streams: list[AudioStream] = [pipe.family.open_audio_stream(info.voice, speed) for _ in prompts]
         if info.script.marks:
             streams = crossfade_parts(
                 streams, info.script.marks, pipe.sample_rate, speed, pipe.family.comma_pause(info.voice)
             )
+        self.sentences: list[SentenceStream]
         self.sentences = [SentenceStream(stream, ChunkSizes.for_family(pipe.family)) for stream in streams]
         self.token_ids: list[list[int]] = [[] for _ in prompts]
         self.audio_pieces: list[NDArray[np.float32]] = []
-        self.current_sentence = 0
-        self.expected = sum(pipe.family.expected_codes(sentence) for sentence in info.script.sentences)  # codes
+        self.current_sentence: int = 0
+        self.expected: int = sum(pipe.family.expected_codes(sentence) for sentence in info.script.sentences)  # codes
 
     @property
     def has_failed(self) -> bool:
@@ -166,6 +168,8 @@ class SpeechStream(GenerationStream[SpeechGenerationRequest], Iterator[SpeechChu
 
     def __init__(self, run: SpeechGenerationRequest, on_step: OnStep | None = None) -> None:
         super().__init__(run)
+        self.on_step: OnStep | None
+        self.chunks: Iterator[SpeechChunk]
         self.on_step, self.chunks = on_step, self._chunks()
 
     def __next__(self) -> SpeechChunk:

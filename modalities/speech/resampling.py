@@ -6,6 +6,8 @@ pieces = [resampler.push(piece) for piece in audio_pieces] + [resampler.finish()
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ class Resampler:
     def __init__(self, source: int, target: int) -> None:
         import soxr
 
-        self.stream = None if source == target else soxr.ResampleStream(source, target, 1, dtype="float32")
+        self.stream: Any | None = None if source == target else soxr.ResampleStream(source, target, 1, dtype="float32")
 
     def push(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the samples that `audio` completes; the filter delays the last few milliseconds."""

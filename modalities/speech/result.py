@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import struct
+from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from torch import Tensor
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.folders.atomic_files import atomic_file
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.output import check_writable
+from polydraft.modalities.output import check_writable, format_result
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
            ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip
@@ -44,8 +46,31 @@ class SpeechResult:
     decoded: list[list[int]] = field(default_factory=list)  # all tokens of each sentence, its end included
     notes: tuple[str, ...] = ()  # for the user, such as a voice that the model does not list
 
+    def __repr__(self) -> str:
+        """Return one line with the length of the audio and the statistics."""
+        content = f"{self.seconds:.2f} s at {self.sample_rate} Hz, voice {self.voice!r}"
+        return format_result(type(self).__name__, content, self.model, self.stats, self.finish_reason)
+
+    def _repr_html_(self) -> str | None:
+        """Return an audio player with the text below it, which notebooks show; None where there is no audio."""
+        if self.silent or not len(self.audio):
+            return None
+        pcm = to_pcm16(self.audio)
+        source = b64encode(wav_header(self.sample_rate, len(pcm)) + pcm).decode()
+        return f'<audio controls src="data:audio/wav;base64,{source}"></audio><p>{html.escape(self.text)}</p>'
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and statistics as JSON can hold them, without samples and tokens."""
+        return {
+            "model": self.model, "method": self.method, "voice": self.voice, "seed": self.seed, "text": self.text,
+            "sentences": self.sentences, "seconds": self.seconds, "sample_rate": self.sample_rate,
+            "finish_reason": self.finish_reason, "ignored_words": list(self.ignored_words), "notes": list(self.notes),
+            "stats": self.stats.to_dict(),
+        }  # fmt: skip
+
     @property
     def seconds(self) -> float:
+        """Return the length of the audio in seconds."""
         return len(self.audio) / self.sample_rate
 
     def save(self, path: str | Path) -> Path:

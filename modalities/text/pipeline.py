@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class TextPipeline(ChatPipeline):
     def load_target_model(self, folder: Path) -> PreTrainedModel:
         """Load the model, after its tokenizer."""
         attention_window_fns(read_pretrained("configuration", AutoConfig, folder))  # refuses unknown layer types
-        self.processor = TextProcessor(read_weights("tokenizer", folder, lambda: load_tokenizer(folder)))
+        self.processor: Any = TextProcessor(read_weights("tokenizer", folder, lambda: load_tokenizer(folder)))
         return super().load_target_model(folder)
 
     def build_encoder(self) -> TextEncoder:

@@ -27,6 +27,7 @@ from polydraft.modalities.transcription.segments import FRAMES_PER_STEP
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
 
 if TYPE_CHECKING:
+    from polydraft.modalities.transcription.features import LogMelStream
     from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
 INTERVAL = 1.0  # seconds of new sound between two transcripts
@@ -63,12 +64,14 @@ class LiveTranscript:
     """
 
     def __init__(self, pipe: WhisperPipeline, method: Method, options: LiveOptions) -> None:
-        self.pipe, self.method, self.options = pipe, method, options
-        self.features = pipe.log_mel.stream()
-        self.first_frame = 0  # of the window
+        self.pipe: WhisperPipeline = pipe
+        self.method: Method = method
+        self.options: LiveOptions = options
+        self.features: LogMelStream = pipe.log_mel.stream()
+        self.first_frame: int = 0  # of the window
         self.ids: list[int] = []  # the window's last transcript, timestamps included
-        self.num_final = 0  # words among its tokens that are final
-        self.heard = 0  # samples at the last transcript
+        self.num_final: int = 0  # words among its tokens that are final
+        self.heard: int = 0  # samples at the last transcript
 
     @property
     def num_frames(self) -> int:

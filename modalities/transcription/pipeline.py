@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -69,7 +69,10 @@ from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import ControlTokens
 from polydraft.modalities.transcription.words import Alignment, WindowSegment, find_alignment_heads, token_end_times
 from polydraft.modalities.vocab_mapping import load_tokenizer
-from polydraft.modalities.weights import load_pretrained, read_weights
+from polydraft.modalities.weights import read_weights
+
+if TYPE_CHECKING:
+    from polydraft.modalities.transcription.features import LogMel
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the attempts at a window, as published
 # in transformers' measure of repetition, over bytes of token ids; the published 2.4 is of text
@@ -159,17 +162,18 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
+        self.control_tokens: ControlTokens
         self.control_tokens = ControlTokens.from_config(self.target_model.generation_config, self.tokenizer)
-        self.log_mel = features_of(card)
-        self.alignment_heads = find_alignment_heads(self.target_model)
-        self.eos_token_ids = frozenset({self.control_tokens.end})
+        self.log_mel: LogMel = features_of(card)
+        self.alignment_heads: list[tuple[int, int]] = find_alignment_heads(self.target_model)
+        self.eos_token_ids: frozenset[int] = frozenset({self.control_tokens.end})
 
     def load_target_model(self, folder: Path) -> PreTrainedModel:
         """Load the model, after its tokenizer."""
         from transformers import WhisperForConditionalGeneration
 
-        self.tokenizer = read_weights("tokenizer", folder, lambda: load_tokenizer(folder))
-        return load_pretrained(WhisperForConditionalGeneration, folder, self.device, self.dtype, self.card.device_map)
+        self.tokenizer: Any = read_weights("tokenizer", folder, lambda: load_tokenizer(folder))
+        return self.load_pretrained_target(WhisperForConditionalGeneration, folder)
 
     def load_drafter_network(self, kind: str, folder: Path) -> Any:
         """Load a small model that transcribes, or a drafter of any other kind."""

@@ -47,8 +47,10 @@ class TranscriptionPrompts(ABC):
     takes_context = False  # whether a prompt may hold a text that goes before the recording
 
     def __init__(self, processor: Any, model: Any, eos_token_ids: Collection[int]) -> None:
-        self.processor, self.model, self.eos_token_ids = processor, model, eos_token_ids
-        self.tokenizer = processor.tokenizer
+        self.processor: Any = processor
+        self.model: Any = model
+        self.eos_token_ids: Collection[int] = eos_token_ids
+        self.tokenizer: Any = processor.tokenizer
 
     @abstractmethod
     def encode(
@@ -132,11 +134,11 @@ class Qwen2AudioPrompts(TranscriptionPrompts):
     }
     TAG = re.compile(r"\s*<\|([a-z]{2,3})\|>")
 
-    languages = {
+    languages: dict[str, str] = {
         "zh": "Chinese", "en": "English", "yue": "Cantonese", "fr": "French", "it": "Italian", "es": "Spanish",
         "de": "German", "ja": "Japanese",
     }  # fmt: skip
-    tasks = ("transcribe", "translate")
+    tasks: tuple[str, str] = ("transcribe", "translate")
 
     def encode(
         self, samples: NDArray[np.float32], language: str | None = None, task: str = "transcribe",
@@ -171,7 +173,7 @@ class GraniteSpeechPrompts(TranscriptionPrompts):
         "You are Granite, developed by IBM. You are a helpful AI assistant"
     )
 
-    tasks = ("transcribe", "translate")
+    tasks: tuple[str, str] = ("transcribe", "translate")
 
     def encode(
         self, samples: NDArray[np.float32], language: str | None = None, task: str = "transcribe",

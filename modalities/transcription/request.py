@@ -120,7 +120,7 @@ class TranscriptionStep:
     """One target pass of a transcription."""
 
     progress: TranscriptionProgress
-    step: StepResult
+    step: StepResult = field(repr=False)  # of the decoding loop
 
     @property
     def segments(self) -> list[Segment]:
@@ -154,13 +154,18 @@ class TranscriptionRequest(GenerationRequest[TranscriptionProgress, Transcriptio
         tracks: Sequence[Track], max_live: int = 1, first_input: WindowInput | None = None,
     ) -> None:  # fmt: skip
         super().__init__(method, [], max_live)
-        self.pipe, self.features, self.options, self.tracks = pipe, features, options, list(tracks)
-        self.duration = features.duration
+        self.pipe: TranscriptionPipeline[Any] = pipe
+        self.features: SoundBuffer = features
+        self.options: TranscriptionOptions = options
+        self.tracks: list[Track] = list(tracks)
+        self.duration: float = features.duration
         self.owners: list[Track] = []  # of every prompt
         self.texts: list[WindowText] = []  # of every prompt
         self.cut_windows: list[Window] = []  # whose text is incomplete
         self.open_tracks: list[Track] = []  # at most as many as windows may be live, since each has features in memory
-        self.num_opened = 0  # tracks
+        self.num_opened: int = 0  # tracks
+        self.polled_tracks: int
+        self.polled_segments: int
         self.polled_tracks = self.polled_segments = 0  # tracks that have been polled, and segments of the one after
         self.fill_tracks(first_input)
 
@@ -335,7 +340,7 @@ class TranscriptionStream(GenerationStream[TranscriptionRequest], Iterator[Trans
 
     def __init__(self, request: TranscriptionRequest) -> None:
         super().__init__(request)
-        self.iterator = self.steps()
+        self.iterator: Iterator[StepResult] = self.steps()
 
     def __next__(self) -> TranscriptionStep:
         step = next(self.iterator)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.output import check_writable, write_text
+from polydraft.modalities.output import check_writable, format_result, quote_beginning, write_text
 from polydraft.modalities.transcription.committed_text import CommittedText
 from polydraft.modalities.transcription.formats import to_json, to_srt, to_tsv, to_txt, to_verbose_json, to_vtt
 
@@ -35,7 +35,7 @@ class Segment:
     start: float  # seconds from the start of the sound
     end: float  # seconds from the start of the sound
     text: str
-    tokens: tuple[int, ...]  # ids, timestamps included
+    tokens: tuple[int, ...] = field(repr=False)  # ids, timestamps included
     # of the window of sound that the segment was found in, all its segments together
     temperature: float
     average_log_prob: float
@@ -43,7 +43,8 @@ class Segment:
     no_speech_prob: float  # probability that nothing is spoken
     words: tuple[Word, ...] = ()  # empty if times of words were not asked for
     seek: int = 0  # frame of 10 ms at which the window begins
-    runs: tuple[CommittedText, ...] = field(default=(), compare=False)  # the text by the passes that committed it
+    # the text by the passes that committed it
+    runs: tuple[CommittedText, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class Transcription:
     language_probability: float | None = None  # None if the language was given
     notes: tuple[str, ...] = ()  # for the user, such as an option that the model does not have
     finish_reason: str = "eos"  # "cancelled" if it was stopped before the end of the sound
+
+    def __repr__(self) -> str:
+        """Return one line with the beginning of the text, the length of the sound and the statistics."""
+        extent = f"{self.duration:.1f} s in {self.language!r}, {len(self.segments)} segments"
+        content = f"{quote_beginning(self.text)}, {extent}"
+        return format_result(type(self).__name__, content, self.model, self.stats, self.finish_reason)
 
     @property
     def tokens(self) -> Tensor:

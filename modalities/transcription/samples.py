@@ -36,8 +36,8 @@ class SampleBuffer:
 
     def __init__(self, sample_rate: int) -> None:
         self.sample_rate = sample_rate
-        self.hop_length = round(sample_rate * FRAME_SECONDS)
-        self.num_samples = 0  # so far
+        self.hop_length: int = round(sample_rate * FRAME_SECONDS)
+        self.num_samples: int = 0  # so far
         self._power: list[NDArray[np.float32]] = []  # of whole frames, by push
         self._rest: NDArray[np.float32] = np.zeros(0, np.float32)  # samples of a frame that is not whole yet
         self._file: Any = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115 - `close` closes it

@@ -156,7 +156,7 @@ class SoundBytes:
         self._num_read = 0
         self._pending = b""
         try:
-            self.is_seekable = bool(file.seekable()) if hasattr(file, "seekable") else False
+            self.is_seekable: bool = bool(file.seekable()) if hasattr(file, "seekable") else False
             if self.is_seekable:
                 self._read = file.read
                 self._start = file.tell()

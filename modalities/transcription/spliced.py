@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -59,7 +59,11 @@ from polydraft.modalities.transcription.segments import (
 from polydraft.modalities.transcription.sound import SoundSource
 from polydraft.modalities.transcription.tokens import TASKS
 from polydraft.modalities.transcription.words import WindowSegment
-from polydraft.modalities.weights import load_pretrained, read_weights
+from polydraft.modalities.weights import read_weights
+
+if TYPE_CHECKING:
+    from polydraft.modalities.generation_config import LengthLimits
+    from polydraft.modalities.transcription.prompts import TranscriptionPrompts
 
 WINDOW_SECONDS = 30  # of processors that name no `chunk_length`
 SHORTEST_SECONDS = 0.5  # shorter sound is padded with silence, so that some positions hear it
@@ -100,12 +104,14 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.tokenizer = self.processor.tokenizer
+        self.tokenizer: Any = self.processor.tokenizer
         config = self.target_model.generation_config
-        self.lengths = length_limits(config)
+        self.lengths: LengthLimits = length_limits(config)
+        self.eos_token_ids: frozenset[int]
         self.eos_token_ids = resolve_eos_token_ids(config.eos_token_id, self.tokenizer, self.vocab_size, card.name)
+        self.prompts: TranscriptionPrompts
         self.prompts = PROMPTS[card.manifest["family"]](self.processor, self.target_model, self.eos_token_ids)
-        self.longest_prompt = self.check_processor()
+        self.longest_prompt: int = self.check_processor()
         if not self.is_tested_architecture:
             self.target()
 
@@ -118,7 +124,7 @@ class SplicedPipeline(TranscriptionPipeline[SampleBuffer]):
         attention_window_fns(config.get_text_config())  # refuses layers whose state cannot be rolled back
         self.processor = read_weights("processor", folder, lambda: load_processor(folder, family))
         model_class = transformers.AutoModelForSeq2SeqLM
-        return load_pretrained(model_class, folder, self.device, self.dtype, self.card.device_map)
+        return self.load_pretrained_target(model_class, folder)
 
     @property
     def vocab_size(self) -> int:

@@ -40,7 +40,7 @@ POSITIONS = 1500  # of the encoder, 20 ms each
 NUM_TIMESTAMPS = POSITIONS + 1
 TIME_PRECISION = 0.02  # seconds between timestamps
 MAX_INITIAL_TIMESTAMP = 50  # index of the last one that a transcript may begin with, 1 s
-CT2_FIELDS = {
+CT2_FIELDS: dict[str, Any] = {
     "suppress_ids": list[int], "suppress_ids_begin": list[int], "lang_ids": list[int],
     "alignment_heads": list[list[int]],
 }  # fmt: skip

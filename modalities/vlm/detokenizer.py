@@ -25,10 +25,10 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.window: list[int] = []
-        self.window_text = ""
-        self.context_text = ""  # settled text that the window begins with
-        self.num_context = 0  # ids of the window that decode to it
-        self.in_byte_run = False  # whether the window ends with byte tokens
+        self.window_text: str = ""
+        self.context_text: str = ""  # settled text that the window begins with
+        self.num_context: int = 0  # ids of the window that decode to it
+        self.in_byte_run: bool = False  # whether the window ends with byte tokens
 
     @property
     def open_text(self) -> str:

@@ -37,9 +37,12 @@ class ConversationEncoder:
     """
 
     def __init__(self, processor: Any, name: str, context_len: int | None = None) -> None:
-        self.processor, self.tokenizer, self.name, self.context_len = processor, processor.tokenizer, name, context_len
+        self.processor: Any = processor
+        self.tokenizer: Any = processor.tokenizer
+        self.name: str = name
+        self.context_len: int | None = context_len
         text = processor.chat_template or self.tokenizer.chat_template
-        self.template = self.build_template(text.get("default") if isinstance(text, dict) else text)
+        self.template: ChatTemplate = self.build_template(text.get("default") if isinstance(text, dict) else text)
 
     def build_template(self, text: str | None) -> ChatTemplate:
         """Build the chat template; raise WeightsError where the model has none."""

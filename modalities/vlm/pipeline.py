@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from PIL import Image
@@ -44,7 +44,10 @@ from polydraft.modalities.vlm.request import ChatGenerationRequest, ChatStep, Ch
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.target import VisionTarget, build_vision_target, image_token_ids
 from polydraft.modalities.vlm.template import TEMPLATE_ERRORS
-from polydraft.modalities.weights import load_pretrained, read_weights
+from polydraft.modalities.weights import read_weights
+
+if TYPE_CHECKING:
+    from polydraft.modalities.generation_config import LengthLimits
 
 # Raised by processors with wrong settings.
 PROCESSOR_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
@@ -144,11 +147,11 @@ class ChatPipeline(Pipeline):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.lengths = length_limits(self.target_model.generation_config)
-        self.context_len = min(self.context_len, card.manifest.get("context", self.context_len))
-        self.tokenizer = self.processor.tokenizer
-        self.encoder = self.build_encoder()
-        self.eos_token_ids = resolve_eos_token_ids(
+        self.lengths: LengthLimits = length_limits(self.target_model.generation_config)
+        self.context_len: int = min(self.context_len, card.manifest.get("context", self.context_len))
+        self.tokenizer: Any = self.processor.tokenizer
+        self.encoder: ConversationEncoder = self.build_encoder()
+        self.eos_token_ids: frozenset[int] = resolve_eos_token_ids(
             self.target_model.generation_config.eos_token_id, self.tokenizer,
             self.target_model.config.get_text_config().vocab_size, card.name,
         )  # fmt: skip
@@ -363,8 +366,8 @@ class VLMPipeline(ChatPipeline):
                 f"of {', '.join(FAMILY_MARKERS)}."
             )
         attention_window_fns(config.get_text_config())  # refuses layers whose state cannot be rolled back
-        self.processor = read_weights("processor", folder, lambda: load_processor(folder, config.model_type))
-        return load_pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype, self.card.device_map)
+        self.processor: Any = read_weights("processor", folder, lambda: load_processor(folder, config.model_type))
+        return self.load_pretrained_target(AutoModelForImageTextToText, folder)
 
     @property
     def is_tested_architecture(self) -> bool:

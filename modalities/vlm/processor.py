@@ -51,8 +51,10 @@ class PixtralProcessor(ProcessorMixin):
         image_end_token: str = "[IMG_END]", **others: Any,
     ) -> None:  # fmt: skip
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
-        self.patch_size = patch_size * spatial_merge_size
-        self.image_token, self.image_break_token, self.image_end_token = image_token, image_break_token, image_end_token
+        self.patch_size: int = patch_size * spatial_merge_size
+        self.image_token: str = image_token
+        self.image_break_token: str = image_break_token
+        self.image_end_token: str = image_end_token
         tokens = [image_token, image_break_token, image_end_token]
         self.image_token_ids = tokenizer.convert_tokens_to_ids(tokens)
 
@@ -133,4 +135,5 @@ def image_only_processor(name: str, folder: Path) -> Any:
             }
             return [parts.get(part) for part in cls.get_attributes()]
 
+    ImageOnlyProcessor.__name__ = name  # which saving writes down
     return ImageOnlyProcessor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,7 +29,7 @@ class ChatStep:
     tokens_done: int  # tokens committed so far, over all answers
     tokens_total: int  # the maximum number of tokens
     passes: int  # target passes so far
-    step: StepResult
+    step: StepResult = field(repr=False)  # of the decoding loop
 
     @property
     def text(self) -> str:
@@ -72,12 +72,14 @@ class ChatGenerationRequest(GenerationRequest[ChatProgress, ChatResult]):
         notes: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         super().__init__(method, prompts)
-        self.pipe, self.notes = pipe, notes
+        self.pipe: ChatPipeline = pipe
+        self.notes: tuple[str, ...] = notes
         min_tokens = [prompt.sampling_params.min_tokens for prompt in prompts]
+        self.detokenizers: list[StreamingDetokenizer]
         self.detokenizers = [StreamingDetokenizer(pipe.tokenizer, stops, minimum) for minimum in min_tokens]
         self.committed_at: list[list[int]] = [[] for _ in prompts]  # the pass (from 1) of every token
-        self.pieces = [""] * len(prompts)  # text that has not been polled
-        self.max_new_tokens = sum(prompt.max_new_tokens for prompt in prompts)
+        self.pieces: list[str] = [""] * len(prompts)  # text that has not been polled
+        self.max_new_tokens: int = sum(prompt.max_new_tokens for prompt in prompts)
 
     def on_tokens(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, StopPoint]:
         stopped = {}
@@ -115,7 +117,7 @@ class ChatStream(GenerationStream[ChatGenerationRequest], Iterator[ChatStep]):
 
     def __init__(self, request: ChatGenerationRequest) -> None:
         super().__init__(request)
-        self.iterator = self.steps()
+        self.iterator: Iterator[StepResult] = self.steps()
 
     def __next__(self) -> ChatStep:
         step = next(self.iterator)

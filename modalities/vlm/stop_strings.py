@@ -26,12 +26,13 @@ class StreamingDetokenizer:
     """
 
     def __init__(self, tokenizer: Any, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
-        self.detokenizer = IncrementalDetokenizer(tokenizer)
-        self.stops, self.min_tokens = stops, min_tokens
-        self.num_read = 0
+        self.detokenizer: IncrementalDetokenizer = IncrementalDetokenizer(tokenizer)
+        self.stops: Sequence[str] = stops
+        self.min_tokens: int = min_tokens
+        self.num_read: int = 0
         self.pieces: list[str] = []  # the text that has been emitted
-        self.recent = ""  # settled text that is not in `pieces`, or in which a stop string may begin
-        self.num_emitted = 0  # characters of `recent` that are in `pieces`
+        self.recent: str = ""  # settled text that is not in `pieces`, or in which a stop string may begin
+        self.num_emitted: int = 0  # characters of `recent` that are in `pieces`
         self.final_text: str | None = None  # of `recent` and the open text, the part before the stop string
 
     @property

@@ -77,8 +77,9 @@ class VisionTarget(SplicedTarget):
         for others, output in encoded:
             if images.keys() == others.keys() and all(torch.equal(images[name], others[name]) for name in others):
                 return output
+        base_model: Any = self.model.base_model
         with processor_errors():
-            encoded.append((images, self.model.base_model.get_image_features(**images, return_dict=True)))
+            encoded.append((images, base_model.get_image_features(**images, return_dict=True)))
         return encoded[-1][1]
 
     def rope_position_ids(self, ids: Tensor, images: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
@@ -99,7 +100,8 @@ class MRoPETarget(VisionTarget):
 
     def rope_position_ids(self, ids: Tensor, images: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
         types = (ids == self.model.config.image_token_id).int()
-        positions, deltas = self.model.base_model.get_rope_index(
+        base_model: Any = self.model.base_model
+        positions, deltas = base_model.get_rope_index(
             ids, mm_token_type_ids=types, image_grid_thw=images.get("image_grid_thw")
         )
         shift += deltas[0]

@@ -28,9 +28,10 @@ class ChatTemplate:
     """Chat template of a model with its tokenizer."""
 
     def __init__(self, tokenizer: Any, template: str) -> None:
-        self.tokenizer, self.template = tokenizer, template
+        self.tokenizer: Any = tokenizer
+        self.template: str = template
         tokens = sorted((str(token) for token in tokenizer.added_tokens_decoder.values() if token.special), key=len)
-        self.special_tokens = re.compile("|".join(map(re.escape, reversed(tokens))) or "(?!)")
+        self.special_tokens: re.Pattern[str] = re.compile("|".join(map(re.escape, reversed(tokens))) or "(?!)")
 
     def render(self, messages: list[Message]) -> str:
         """Render messages up to the start of the answer, with special tokens in their text escaped.

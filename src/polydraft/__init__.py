@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from polydraft.core.decode import StepResult
     from polydraft.core.errors import (
         DataUnavailable,
         DeviceUnavailable,
@@ -33,31 +34,72 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from polydraft.core.methods.registration import register_drafter, register_rule
+    from polydraft.core.sampling.params import SamplingParams
+    from polydraft.core.stats import DecodeStats
     from polydraft.core.version import __version__
-    from polydraft.modalities.custom_generate.speculate import speculate
+    from polydraft.modalities.custom_generate.speculate import Speculation, speculate
     from polydraft.modalities.families import register_family
-    from polydraft.modalities.image.pipeline import generate_image
-    from polydraft.modalities.image.recipe import read_recipe
+    from polydraft.modalities.image.base import TextToImagePipeline
+    from polydraft.modalities.image.pipeline import ImagePipeline, generate_image
+    from polydraft.modalities.image.recipe import ImageRecipe, read_recipe
+    from polydraft.modalities.image.request import ImageStep, ImageStream
+    from polydraft.modalities.image.result import ImageResult
     from polydraft.modalities.loading import load
-    from polydraft.modalities.speech.pipeline import generate_speech
+    from polydraft.modalities.pipeline import Pipeline
+    from polydraft.modalities.speech.pipeline import SpeechPipeline, generate_speech
+    from polydraft.modalities.speech.request import SpeechChunk, SpeechStream
+    from polydraft.modalities.speech.result import SpeechResult
+    from polydraft.modalities.text.pipeline import TextPipeline
+    from polydraft.modalities.transcription.base import TranscriptionPipeline
     from polydraft.modalities.transcription.pipeline import transcribe
-    from polydraft.modalities.vlm.pipeline import chat
+    from polydraft.modalities.transcription.request import TranscriptionStep, TranscriptionStream
+    from polydraft.modalities.transcription.result import Segment, Transcription, Word
+    from polydraft.modalities.vlm.pipeline import ChatPipeline, VLMPipeline, chat
+    from polydraft.modalities.vlm.request import ChatStep, ChatStream
+    from polydraft.modalities.vlm.result import ChatResult
 
 __all__ = [
+    "ChatPipeline",
+    "ChatResult",
+    "ChatStep",
+    "ChatStream",
     "DataUnavailable",
+    "DecodeStats",
     "DeviceUnavailable",
+    "ImagePipeline",
+    "ImageRecipe",
+    "ImageResult",
+    "ImageStep",
+    "ImageStream",
     "InvalidArgument",
     "MissingPackage",
     "OutOfMemory",
     "OutputUnwritable",
+    "Pipeline",
     "PolydraftError",
     "PromptError",
+    "SamplingParams",
+    "Segment",
+    "SpeechChunk",
+    "SpeechPipeline",
+    "SpeechResult",
+    "SpeechStream",
+    "Speculation",
+    "StepResult",
     "SystemRefusal",
+    "TextPipeline",
+    "TextToImagePipeline",
+    "Transcription",
+    "TranscriptionPipeline",
+    "TranscriptionStep",
+    "TranscriptionStream",
     "UnknownMethod",
     "UnknownModel",
     "UnsupportedMethod",
     "UnsupportedModel",
+    "VLMPipeline",
     "WeightsError",
+    "Word",
     "__version__",
     "chat",
     "generate_image",
@@ -78,6 +120,33 @@ if not (_here / "core").is_dir():
     __path__.append(str(_here.parents[1]))
 
 _HOMES = {
+    "ChatPipeline": "polydraft.modalities.vlm.pipeline",
+    "ChatResult": "polydraft.modalities.vlm.result",
+    "ChatStep": "polydraft.modalities.vlm.request",
+    "ChatStream": "polydraft.modalities.vlm.request",
+    "DecodeStats": "polydraft.core.stats",
+    "ImagePipeline": "polydraft.modalities.image.pipeline",
+    "ImageRecipe": "polydraft.modalities.image.recipe",
+    "ImageResult": "polydraft.modalities.image.result",
+    "ImageStep": "polydraft.modalities.image.request",
+    "ImageStream": "polydraft.modalities.image.request",
+    "Pipeline": "polydraft.modalities.pipeline",
+    "SamplingParams": "polydraft.core.sampling.params",
+    "Segment": "polydraft.modalities.transcription.result",
+    "Speculation": "polydraft.modalities.custom_generate.speculate",
+    "SpeechChunk": "polydraft.modalities.speech.request",
+    "SpeechPipeline": "polydraft.modalities.speech.pipeline",
+    "SpeechResult": "polydraft.modalities.speech.result",
+    "SpeechStream": "polydraft.modalities.speech.request",
+    "StepResult": "polydraft.core.decode",
+    "TextPipeline": "polydraft.modalities.text.pipeline",
+    "TextToImagePipeline": "polydraft.modalities.image.base",
+    "Transcription": "polydraft.modalities.transcription.result",
+    "TranscriptionPipeline": "polydraft.modalities.transcription.base",
+    "TranscriptionStep": "polydraft.modalities.transcription.request",
+    "TranscriptionStream": "polydraft.modalities.transcription.request",
+    "VLMPipeline": "polydraft.modalities.vlm.pipeline",
+    "Word": "polydraft.modalities.transcription.result",
     "__version__": "polydraft.core.version",
     "chat": "polydraft.modalities.vlm.pipeline",
     "generate_image": "polydraft.modalities.image.pipeline",

@@ -43,7 +43,7 @@ PUBLIC: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = 
     "generate_image": (
         polydraft.generate_image, IMAGE,
         ("prompt", "model", "drafter", "n", *SAMPLED, "min_p", "guidance_scale", "size", "negative_prompt", "prime",
-         "device", "dtype", "on_step"),
+         "device", "dtype", "on_step", "num_images_per_prompt", "generator", "callback_on_step_end"),
     ),
     "generate_speech": (
         polydraft.generate_speech, SPEECH,
@@ -59,7 +59,7 @@ PUBLIC: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = 
     "sentences": (lambda **asked: pipe("tiny-speech").run(**asked), SPEECH, ("together",)),
     "check": (
         check_model, {"name": "tiny-image"},
-        ("name", "codec", "drafter", "device", "dtype", "device_map", "modality"),
+        ("name", "codec", "drafter", "device", "dtype", "device_map", "modality", "adapter", "quantization_config"),
     ),
     "Sampling": (SamplingParams, {}, (*SAMPLED[1:4], "min_p", "repetition_penalty", "min_tokens", "guidance_scale")),
     "RepetitionAware": (RepetitionAware, {}, ("window", "tau")),

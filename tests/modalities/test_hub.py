@@ -10,7 +10,7 @@ import pytest
 
 import polydraft
 from polydraft.modalities import model_card
-from polydraft.modalities.hub import DESCRIPTION_PATTERNS, FILE_PATTERNS
+from polydraft.modalities.hub import DESCRIPTION_PATTERNS, FILE_PATTERNS, to_hub_options
 from polydraft.modalities.loading import load
 from polydraft.modalities.model_card import load_card
 
@@ -117,3 +117,67 @@ def test_codec_is_fetched_only_with_weights(tmp_path: Path, fetched: list[tuple[
     assert fetched == [("somebody/orpheus", DESCRIPTION_PATTERNS)]
     assert card.fetch_weights().codec == tmp_path / "hub/hubertsiuzdak/snac_24khz"
     assert [name for name, _ in fetched[1:]] == ["somebody/orpheus", "hubertsiuzdak/snac_24khz"]
+
+
+@pytest.fixture
+def hub_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Fake a hub with a language model, a drafter and an adapter; return repositories with the options of the hub."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+    for name, config in (
+        ("somebody/llama", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}),
+        ("somebody/drafter", {"model_type": "polydraft-hydra"}),
+    ):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    (tmp_path / "somebody/lora").mkdir()
+    (tmp_path / "somebody/lora/adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 1}))
+    (tmp_path / "somebody/lora/adapter_model.safetensors").write_bytes(b"")
+
+    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str], **options: Any) -> str:
+        calls.append((name, options))
+        return str(tmp_path / name)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    model_card._load_card.cache_clear()
+    return calls
+
+
+def test_revision_reaches_the_model_alone(hub_options: list[tuple[str, dict[str, Any]]], tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"token": "hf_secret", "cache_dir": tmp_path, "local_files_only": True}
+    with pytest.raises(polydraft.WeightsError):  # the fake hub has no weights
+        load("somebody/llama", revision="v2", drafter="somebody/drafter", adapter="somebody/lora", **arguments)
+    options = arguments | {"cache_dir": str(tmp_path)}
+    seen = dict(hub_options)
+    assert seen == {
+        "somebody/llama": {"revision": "v2"} | options,
+        "somebody/drafter": {"revision": None} | options,
+        "somebody/lora": {"revision": None} | options,
+    }
+    assert all(given == seen[name] for name, given in hub_options)  # of the description as of the weights
+
+
+def test_cards_differ_by_revision_and_hide_token(hub_options: list[tuple[str, dict[str, Any]]]) -> None:
+    for revision in ("v1", "v2", "v1"):
+        card = load_card("somebody/llama", hub_options=to_hub_options(revision=revision, token="hf_secret"))
+        assert card.hub_options.revision == revision
+        assert "hf_secret" not in repr(card)  # a card may be logged
+    assert [given["revision"] for _, given in hub_options] == ["v1", "v2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("somebody/llama", {"revision": 3}, "revision=3 is not possible"),
+        ("somebody/llama", {"token": 3}, "token='int' is not possible"),
+        ("somebody/llama", {"cache_dir": 3}, "cache_dir=3 is not possible"),
+        ("somebody/llama", {"local_files_only": "yes"}, "local_files_only='yes' is not possible"),
+        ("tiny-image", {"revision": "v2"}, "model 'tiny-image' is none; leave out revision"),
+        ("whisper-base", {"revision": "v2"}, "model 'whisper-base' is none; leave out revision"),
+    ],
+)
+def test_impossible_hub_argument_is_refused(
+    name: str, arguments: dict[str, Any], message: str, hub_options: list[tuple[str, dict[str, Any]]]
+) -> None:
+    with pytest.raises(polydraft.InvalidArgument, match=message):
+        load(name, **arguments)
+    assert hub_options == []

@@ -27,7 +27,9 @@ from polydraft.apps.terminal.terminal import note
 from polydraft.core.checks.extras import EXTRAS, pip_install
 from polydraft.core.target.causal import PromptInputs
 
-LLAMA_CPP_TYPES = {torch.float32: ("f32",), torch.float16: ("f16",), torch.bfloat16: ("f16", "bf16")}
+LLAMA_CPP_TYPES: dict[torch.dtype, tuple[str, ...]] = {
+    torch.float32: ("f32",), torch.float16: ("f16",), torch.bfloat16: ("f16", "bf16"),
+}  # fmt: skip
 OPENVINO_TYPE = "f16"
 Decoders = dict[str, Callable[[PromptInputs], Run]]  # by name
 

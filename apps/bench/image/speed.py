@@ -45,7 +45,7 @@ def run(
     """Measure, print and, given a folder, save. data: captions of the user's own; wanted: of the pictures."""
     report.check_folder(output)
     wanted.check()
-    pipe = load(model, drafter=drafter, device=device, dtype=dtype)
+    pipe: Any = load(model, drafter=drafter, device=device, dtype=dtype)
     names = asked_for(methods, pipe)
     texts, among = texts_of(pipe, data, world, max(prompts, wanted.count or 0))
     read, unknown = pipe.parse_captions(texts)

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from polydraft.apps.bench.listen.contenders import (
     faster_whisper_contender,
@@ -65,7 +65,8 @@ def run(
     recordings = choose_recordings(data, limit, warm_ups)
     if any(recording.text is not None for recording in recordings):
         require("rapidfuzz", "counting word errors")
-    pipe: WhisperPipeline = load(model, drafter=drafter, modality="transcription", device=device, dtype=dtype)
+    loaded = load(model, drafter=drafter, modality="transcription", device=device, dtype=dtype)
+    pipe = cast(WhisperPipeline, loaded)
     code = pipe.control_tokens.check_language(language, pipe.card.name) or "en"
     options = SpeechOptions(code, timestamps, heats)
     names = asked_for(methods or default_methods(pipe), pipe)

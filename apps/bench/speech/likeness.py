@@ -7,6 +7,7 @@ voices = Voices({"slt": [audio, ...], "rms": [...]}, 16_000); voices.closest(aud
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,8 @@ class VoiceSpectra:
         shapes = {
             voice: np.concatenate([self.shapes(one) for one in recordings]) for voice, recordings in examples.items()
         }
-        self.means = {voice: frames.mean(0) for voice, frames in shapes.items()}
-        self.spreads = {voice: frames.var(0) + 1e-3 for voice, frames in shapes.items()}
+        self.means: dict[str, Any] = {voice: frames.mean(0) for voice, frames in shapes.items()}
+        self.spreads: dict[str, Any] = {voice: frames.var(0) + 1e-3 for voice, frames in shapes.items()}
 
     def shapes(self, audio: Sound) -> NDArray[np.float64]:
         """Return spectral shapes `[T, SHAPES]` of the loud frames."""

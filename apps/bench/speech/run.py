@@ -47,7 +47,7 @@ def run(
     if pipe.family.no_audio_reason:
         raise UnsupportedModel(pipe.family.no_audio_reason)
     names = asked_for(methods, pipe)
-    options = {"temperature": temperature, "top_k": top_k}
+    options: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
     pipe.stream("Yes.", method=table.PLAIN, **options).close()  # refuses what speaking refuses
     taken_on = timed_on(pipe.device, pipe.dtype)
     rows = speed.measure(pipe, names, everyday_sentences()[:timed], repeats, options, peers)

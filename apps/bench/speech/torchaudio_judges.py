@@ -48,7 +48,7 @@ class Wav2Vec2:
     """A recogniser without a language model (Baevski et al. 2020): it hears what was said, not what is likely."""
 
     def __init__(self) -> None:
-        self.package = torchaudio()
+        self.package: ModuleType = torchaudio()
 
     @cached_property
     def bundle(self) -> Any:
@@ -82,7 +82,7 @@ class Squim:
     """Speech quality without a reference (Kumar et al. 2023, TorchAudio-Squim, arXiv 2304.01448)."""
 
     def __init__(self) -> None:
-        self.bundle = torchaudio().pipelines.SQUIM_OBJECTIVE
+        self.bundle: Any = torchaudio().pipelines.SQUIM_OBJECTIVE
 
     @cached_property
     def model(self) -> Any:

@@ -7,6 +7,7 @@ whisper.hear(audio, 24_000)   # the words it understands, numbers spelt out
 from __future__ import annotations
 
 import re
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class Whisper:
     """
 
     def __init__(self, model: str = MODEL) -> None:
-        self.pipe: WhisperPipeline = load(model, modality="transcription", dtype="float32")
+        self.pipe: WhisperPipeline = cast(WhisperPipeline, load(model, modality="transcription", dtype="float32"))
 
     def hear(self, audio: NDArray[np.float32], sample_rate: int) -> list[str]:
         """Return the words understood."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.apps.measure import report, table
@@ -37,7 +37,7 @@ def run(
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
     heats = numbers(temperatures, "--temperatures")
-    pipe = load(model, drafter=drafter, modality="vlm")
+    pipe = cast(VLMPipeline, load(model, drafter=drafter, modality="vlm"))
     names = asked_for(methods, pipe)
     taken_on = timed_on(pipe.device, pipe.dtype)
     shown, blocks = scenes(pipe, prompts, max_new_tokens), []

@@ -19,7 +19,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import KNOWN, Output, Repeats, Shape
 from polydraft.apps.terminal.options import Device, Dtype, Model, Results
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("generate")

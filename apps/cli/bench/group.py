@@ -20,10 +20,16 @@ polydraft bench report --document BENCHMARKS.md --pictures assets/pictures
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from polydraft.apps.cli.bench import engine, image, listen, methods, report, serve, speech, text, vlm
 from polydraft.apps.terminal.application import Application
 
-app = Application(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
+if TYPE_CHECKING:
+    from types import ModuleType
+
+app: Application = Application(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
+module: ModuleType
 for module in (image, speech, listen, vlm, text, methods, serve, engine, report):
     app.add_typer(module.app)
 

@@ -16,7 +16,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Guidance, Methods, Output, Peers, Repeats, WorldName
 from polydraft.apps.terminal.options import Device, Drafters, Dtype, Model, Results, Temperature
 
-app = Application()
+app: Application = Application()
 
 DEPTH = 5  # of the chains that are drafted at a published shape
 

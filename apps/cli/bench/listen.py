@@ -14,7 +14,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Output, Repeats
 from polydraft.apps.terminal.options import AnyModel, Device, Drafters, Dtype, Results
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("listen")

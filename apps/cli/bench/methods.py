@@ -14,7 +14,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Named, Output, WorldName
 from polydraft.apps.terminal.options import Drafters, Model, Results
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("drift")

@@ -15,7 +15,7 @@ import typer
 from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.options import Results
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("report")

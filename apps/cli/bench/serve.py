@@ -13,7 +13,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Output
 from polydraft.apps.terminal.options import Results
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("serve")

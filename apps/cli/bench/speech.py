@@ -13,7 +13,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Methods, Output, Peers
 from polydraft.apps.terminal.options import Drafters, Model, Results, Temperature, TopK
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("speech")

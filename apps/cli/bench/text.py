@@ -17,7 +17,7 @@ from polydraft.apps.terminal.bench_options import Output, Repeats
 from polydraft.apps.terminal.completion import model_names
 from polydraft.apps.terminal.options import Device, Drafters, Dtype, Results
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("text")

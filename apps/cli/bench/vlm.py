@@ -13,7 +13,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Methods, Output, Repeats
 from polydraft.apps.terminal.options import Drafters, Model, Results
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("vlm")

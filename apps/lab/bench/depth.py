@@ -39,7 +39,7 @@ def run(
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
-    pipe = load(model)
+    pipe: Any = load(model)
     names = split(methods) or [name for name in DEFAULT_METHODS if name.split("+")[0] in pipe.available_methods()]
     if not names:
         raise UnsupportedMethod(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -36,7 +37,7 @@ def run(
     report.check_folder(output)
     if CAPTION not in phrasing:
         raise InvalidArgument(f"--phrasing {phrasing!r} has no place for a caption; put {CAPTION} into it.")
-    pipe = load(model)
+    pipe: Any = load(model)
     options: dict = {
         "method": method, "temperature": temperature, "top_p": top_p, "min_p": min_p, "guidance_scale": guidance_scale,
     }  # fmt: skip

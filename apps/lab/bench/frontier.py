@@ -86,7 +86,7 @@ def run(
 ) -> None:  # fmt: skip
     """Generate, judge, print and, given a folder, save."""
     report.check_folder(output)
-    pipe = load(model)
+    pipe: Any = load(model)
     names = [table.PLAIN, *(name for name in split(methods) or available_default_methods(pipe) if name != table.PLAIN)]
     for name in names:
         pipe.check_method(name)

@@ -34,8 +34,9 @@ class TextureBench:
     """Two sets of rendered scenes of the compositions in settings, which all methods are compared with."""
 
     def __init__(self, compositions: Sequence[Composition]) -> None:
+        self.rows: list[int]
         self.rows = [index for index, composition in enumerate(compositions) if composition.background in SETTINGS]
-        self.grounds = [compositions[index].background for index in self.rows]
+        self.grounds: list[str] = [compositions[index].background for index in self.rows]
         self.reference: TextureStatistics | None = None
         if not self:
             return
@@ -43,8 +44,9 @@ class TextureBench:
         one, other = (
             to_tensor([place_objects(compositions[index], rng).render() for index in self.rows]) for _ in range(2)
         )  # fmt: skip
-        self.reference, self.power = TextureStatistics.fit(one, self.grounds), octave_power(one).mean(0)
-        self.scale = self.reference.distance(other, self.grounds)
+        self.reference = TextureStatistics.fit(one, self.grounds)
+        self.power: Tensor = octave_power(one).mean(0)
+        self.scale: float = self.reference.distance(other, self.grounds)
 
     def __bool__(self) -> bool:
         return len(self.rows) >= FEWEST

@@ -27,7 +27,7 @@ from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.bench_options import Guidance, Named, Output, Repeats, Shape, WorldName
 from polydraft.apps.terminal.options import Device, Dtype, Method, MinP, Model, Results, Temperature, TopK, TopP
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("fidelity")

@@ -16,7 +16,7 @@ import typer
 from polydraft.apps.terminal.application import Application
 from polydraft.apps.terminal.train_options import Minutes, Out, Seed, check_folder
 
-app = Application()
+app: Application = Application()
 
 
 @app.command("tiny-image")

@@ -35,9 +35,10 @@ DRAFTERS = {
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 # Sampling of textures: where the next code is open the likeliest few codes make no texture, and where it is not,
 # unlikely codes are stains. A plan replaces guidance, which would be a second forward pass.
-NATURAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.1, "guidance_scale": 1.0}
+NATURAL: dict[str, float] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.1, "guidance_scale": 1.0}
 # Where the next code is open trees pay and chains do not, and a further level only while it is likely to add a token.
-TREE, SURE = {"depth": 6, "width": 4, "total": 12}, {"rule": "path", "stop": 0.5}
+TREE = {"depth": 6, "width": 4, "total": 12}
+SURE: dict[str, str | float] = {"rule": "path", "stop": 0.5}
 ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
 
 

@@ -10,7 +10,7 @@ It follows the published algorithm, without its own voice activity detection and
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,14 @@ class FasterWhisper:
     def __init__(self, folder: Path, compute_type: str, options: SpeechOptions, device: str = "cpu") -> None:
         from faster_whisper import WhisperModel
 
-        self.model = WhisperModel(
+        self.model: Any = WhisperModel(
             str(folder), device=device, compute_type=compute_type, cpu_threads=torch.get_num_threads(),
             local_files_only=True,
         )  # fmt: skip
-        self.options, self.name = options, f"{NAME} {compute_type}"
-        self.encoder, self.encode = Stopwatch(), self.model.encode
+        self.options: SpeechOptions = options
+        self.name: str = f"{NAME} {compute_type}"
+        self.encoder: Stopwatch = Stopwatch()
+        self.encode: Callable[..., Any] = self.model.encode
         vars(self.model)["encode"] = self.timed_encode
 
     def timed_encode(self, features: Any) -> Any:

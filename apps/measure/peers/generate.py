@@ -35,7 +35,7 @@ class OnlyAllowed(LogitsProcessor):
     """Our mask as their processor: one masked fill, so it costs them no more than us."""
 
     def __init__(self, allowed: Tensor) -> None:
-        self.forbidden = ~allowed
+        self.forbidden: Tensor = ~allowed
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         return scores.masked_fill(self.forbidden, float("-inf"))  # type: ignore[return-value]
@@ -45,7 +45,9 @@ class FirstToken(BaseStreamer):
     """Notes when the first token is there, and counts those that follow; `generate` shows it the prompt before."""
 
     def __init__(self) -> None:
-        self.shown, self.at, self.later = 0, time.perf_counter(), 0
+        self.shown: int = 0
+        self.at: float = time.perf_counter()
+        self.later: int = 0
 
     def put(self, value: Tensor) -> None:
         self.shown += 1

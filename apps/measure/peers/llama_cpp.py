@@ -9,6 +9,7 @@ It reads our token ids, one prompt at a time. Its clock starts when the first to
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,7 +44,8 @@ class LlamaCpp:
             threads.poll = 0  # waiting threads sleep, or they would slow whoever decodes next
         if is_float32:
             params.cache_type_k = params.cache_type_v = FLOAT32
-        self.server, self.exported = Server(params), exported
+        self.server: Any = Server(params)
+        self.exported: bool = exported
 
     def decode(self, prompts: list[PromptInputs]) -> Run:
         """Decode all prompts, one after the other."""

@@ -43,8 +43,9 @@ class OpenVINO:
             options["prompt_lookup"] = True
         if is_float32:
             options |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-        self.pipeline = LLMPipeline(str(file), "CPU", **options)
-        self.eos_token_ids, self.lookup = set(eos_token_ids), lookup
+        self.pipeline: Any = LLMPipeline(str(file), "CPU", **options)
+        self.eos_token_ids: set[int] = set(eos_token_ids)
+        self.lookup: bool = lookup
 
     def decode(self, prompts: list[PromptInputs]) -> Run:
         """Decode all prompts, one after the other."""

@@ -38,8 +38,10 @@ class WhisperGenerate:
     """
 
     def __init__(self, pipe: WhisperPipeline, model: PreTrainedModel, options: SpeechOptions) -> None:
-        self.pipe, self.model, self.options = pipe, cast(Any, model), options
-        self.window_samples = pipe.log_mel.chunk_samples
+        self.pipe: WhisperPipeline = pipe
+        self.model: Any = cast(Any, model)
+        self.options: SpeechOptions = options
+        self.window_samples: int = pipe.log_mel.chunk_samples
 
     @cached_property
     def extractor(self) -> WhisperFeatureExtractor:

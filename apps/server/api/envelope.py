@@ -34,7 +34,7 @@ from polydraft.core.errors import (
     WeightsError,
 )
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 
 KINDS: dict[int, str] = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "invalid_request_error",

@@ -24,7 +24,7 @@ from polydraft.apps.server.api.paths import route_path
 from polydraft.apps.server.api.sessions import Sessions, set_cookie
 from polydraft.apps.server.limits import LARGEST_BODY, LARGEST_UPLOAD
 
-log = logging.getLogger("polydraft.access")
+log: logging.Logger = logging.getLogger("polydraft.access")
 
 OPEN = frozenset({"/health", "/ready"})  # paths that need no key
 PROBES = OPEN | {"/metrics"}  # paths that probes request by address, so any host name is accepted

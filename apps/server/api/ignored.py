@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 
 HEADER = "x-polydraft-ignored"
 MOST_NAMES, LONGEST_NAME = 32, 80  # in a header; clients choose the names of extra keys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from prometheus_client import CollectorRegistry, Histogram, Info, generate_latest
@@ -16,6 +16,9 @@ from polydraft.apps.server.api.paths import route_path
 from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.engine.handle import RequestHandle
 from polydraft.apps.server.engine.meter import EngineMetrics
+
+if TYPE_CHECKING:
+    pass
 
 PREFIX = "polydraft:"
 TOKEN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
@@ -38,24 +41,24 @@ class PrometheusMeter(EngineMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self.registry = CollectorRegistry()
-        self.first = Histogram(
+        self.registry: CollectorRegistry = CollectorRegistry()
+        self.first: Histogram = Histogram(
             f"{PREFIX}time_to_first_token_seconds", "Until the first progress, or the answer.", ["model"],
             buckets=SECONDS, registry=self.registry,
         )  # fmt: skip
-        self.latency = Histogram(
+        self.latency: Histogram = Histogram(
             f"{PREFIX}e2e_request_latency_seconds", "Until the answer was complete.", ["model"],
             buckets=SECONDS, registry=self.registry,
         )  # fmt: skip
-        self.queue_time = Histogram(
+        self.queue_time: Histogram = Histogram(
             f"{PREFIX}request_queue_time_seconds", "From acceptance to the first prefill.", ["model"],
             buckets=SECONDS, registry=self.registry,
         )  # fmt: skip
-        self.token_time = Histogram(
+        self.token_time: Histogram = Histogram(
             f"{PREFIX}request_time_per_output_token_seconds", "Decode time of a request by its tokens, prefill apart.",
             ["model"], buckets=TOKEN_SECONDS, registry=self.registry,
         )  # fmt: skip
-        self.responses = PrometheusCounter(
+        self.responses: PrometheusCounter = PrometheusCounter(
             f"{PREFIX}http_requests", f"Responses by route and status; {LEFT}: the client left before one.",
             ["handler", "method", "status"], registry=self.registry,
         )  # fmt: skip
@@ -85,7 +88,9 @@ class CountResponses:
     """ASGI middleware that counts the responses of `served` by route, method and status."""
 
     def __init__(self, served: ASGIApp, routes: Sequence[Any], meter: PrometheusMeter) -> None:
-        self.served, self.routes, self.meter = served, routes, meter
+        self.served: ASGIApp = served
+        self.routes: Sequence[Any] = routes
+        self.meter: PrometheusMeter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -118,7 +123,8 @@ class Numbers:
     """Gauges that are read when they are scraped."""
 
     def __init__(self, meter: EngineMetrics, engine: ServerEngine) -> None:
-        self.meter, self.engine = meter, engine
+        self.meter: EngineMetrics = meter
+        self.engine: ServerEngine = engine
 
     def collect(self) -> Iterator[Any]:
         names = [served.name for served in self.engine.models()]

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.limits import SoundLimits
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 PAGE = "polydraft.apps.ui.page"  # has mount(app, engine, sound_limits)
 
 

@@ -28,7 +28,7 @@ class ComputeThread:
     def __init__(self, work: Callable[[], bool]) -> None:
         self.work = work
         self.calls: SimpleQueue[Call | None] = SimpleQueue()
-        self.thread = threading.Thread(target=self._run, name="polydraft-compute", daemon=True)
+        self.thread: threading.Thread = threading.Thread(target=self._run, name="polydraft-compute", daemon=True)
 
     @property
     def alive(self) -> bool:

@@ -56,7 +56,7 @@ from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument, UnknownModel
 from polydraft.core.stats import DecodeStats
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 T = TypeVar("T")
 
 
@@ -83,13 +83,18 @@ class ServerEngine:
     def __init__(
         self, limits: Limits = Limits(), meter: EngineMetrics | None = None, aliases: Mapping[str, str] | None = None
     ) -> None:
-        self.limits, self.meter, self.aliases = limits, meter or EngineMetrics(), dict(aliases or {})
-        self.admission = Admission(limits.rows, limits.queue)
-        self.worker = EngineWorker(limits.rows, limits.draft_rows, self._left)
+        self.limits: Limits = limits
+        self.meter: EngineMetrics = meter or EngineMetrics()
+        self.aliases: dict[str, str] = dict(aliases or {})
+        self.admission: Admission = Admission(limits.rows, limits.queue)
+        self.worker: EngineWorker = EngineWorker(limits.rows, limits.draft_rows, self._left)
         self.served: dict[str, Served] = {}
         self.handles: set[RequestHandle] = set()
+        self.started: bool
+        self.ready: bool
+        self.draining: bool
         self.started = self.ready = self.draining = False
-        self.count = 0
+        self.count: int = 0
 
     async def start(
         self, choices: Sequence[ModelChoice], publish: Callable[[str], None] = lambda line: None,

@@ -19,7 +19,7 @@ from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.request import BatchScheduler, GenerationRequest
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 Ended = Callable[[RequestHandle, DecodeStats], None]
 
 
@@ -40,9 +40,13 @@ class BatchGroup:
     """
 
     def __init__(self, method: Method, pipe: Any, model: str, rows: int, ended: Ended) -> None:
-        self.method, self.pipe, self.model, self.rows, self.ended = method, pipe, model, rows, ended
-        self.most_each = max(1, rows - rows // 4)
-        self.scheduler = BatchScheduler(method)
+        self.method: Method = method
+        self.pipe: Any = pipe
+        self.model: str = model
+        self.rows: int = rows
+        self.ended: Ended = ended
+        self.most_each: int = max(1, rows - rows // 4)
+        self.scheduler: BatchScheduler = BatchScheduler(method)
         self.jobs: list[QueuedRequest] = []
 
     @property

@@ -12,12 +12,15 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from polydraft.apps.server.errors import Cancelled
 from polydraft.core.stats import DecodeStats
 
-log = logging.getLogger("polydraft.server")
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+log: logging.Logger = logging.getLogger("polydraft.server")
 
 
 class RequestHandle:
@@ -32,17 +35,22 @@ class RequestHandle:
     def __init__(
         self, id: int, model: str, modality: str, prompts: int, ended: Callable[[RequestHandle], None]
     ) -> None:
-        self.id, self.model, self.modality, self.prompts = id, model, modality, prompts
-        self.loop = asyncio.get_running_loop()
+        self.id: int = id
+        self.model: str = model
+        self.modality: str = modality
+        self.prompts: int = prompts
+        self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.outcome: asyncio.Future[Any] = self.loop.create_future()
         self.outcome.add_done_callback(lambda future: future.cancelled() or future.exception())  # may never be awaited
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
-        self.state, self.cancelled = "waiting", False
-        self.accepted_at = time.monotonic()
+        self.state: str = "waiting"
+        self.cancelled: bool = False
+        self.accepted_at: float = time.monotonic()
         self.started_at: float | None = None
         self.first_at: float | None = None
         self.ended_at: float | None = None
-        self.prompt_tokens, self.method = 0, ""
+        self.prompt_tokens: int = 0
+        self.method: str = ""
         self.pixels = 0  # of the request's images, which admission counts
         self.stats: DecodeStats | None = None
         self._on_end = ended

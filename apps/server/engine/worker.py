@@ -21,7 +21,7 @@ from polydraft.apps.server.engine.scheduling import FairScheduler
 from polydraft.apps.server.engine.uploads import READERS, UploadedSound
 from polydraft.core.decode import Method
 
-log = logging.getLogger("polydraft.server")
+log: logging.Logger = logging.getLogger("polydraft.server")
 KEPT = 12  # idle groups; methods have parameters, so their number is unbounded
 
 
@@ -36,11 +36,13 @@ class EngineWorker:
     """
 
     def __init__(self, rows: int, draft_rows: int | None, ended: Ended) -> None:
-        self.rows, self.draft_rows, self.ended = rows, draft_rows, ended
+        self.rows: int = rows
+        self.draft_rows: int | None = draft_rows
+        self.ended: Ended = ended
         self.groups: dict[int, BatchGroup] = {}  # by the identity of methods, which pipelines keep; last used last
         self.turns: FairScheduler[int] = FairScheduler()
-        self.compute = ComputeThread(self.work)
-        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="polydraft-sound")
+        self.compute: ComputeThread = ComputeThread(self.work)
+        self.readers: ThreadPoolExecutor = ThreadPoolExecutor(READERS, thread_name_prefix="polydraft-sound")
 
     def begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
         """Queue a request for the compute thread, or first for a reader of its upload; called from the event loop."""

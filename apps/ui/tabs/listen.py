@@ -148,10 +148,13 @@ class TranscriptStage:
     """
 
     def __init__(self, sound: ChosenSound | None, model: str, given: dict[str, Any]) -> None:
-        self.sound, self.model, self.given = sound, model, given
-        self.envelope, self.begun = Envelope(), monotonic()
-        self.source = f"gradio_api/file={quote(sound.path)}" if sound else ""
-        self.last_frame = Frame(Counts("", "", 0, 0, 0, 0.0))
+        self.sound: ChosenSound | None = sound
+        self.model: str = model
+        self.given: dict[str, Any] = given
+        self.envelope: Envelope = Envelope()
+        self.begun: float = monotonic()
+        self.source: str = f"gradio_api/file={quote(sound.path)}" if sound else ""
+        self.last_frame: Frame = Frame(Counts("", "", 0, 0, 0, 0.0))
 
     def frames(self, at: Desk) -> AsyncIterator[Frame]:
         """Return the frames of the request; raises PromptError where there is no recording."""

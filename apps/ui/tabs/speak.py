@@ -87,8 +87,11 @@ class Drawing:
     """The spectrogram of one speech as it grows."""
 
     def __init__(self, key: str, rate: int) -> None:
-        self.key, self.rate, self.spectrogram = key, rate, Spectrogram()
-        self.samples, self.last_strip = 0, ""
+        self.key: str = key
+        self.rate: int = rate
+        self.spectrogram: Spectrogram = Spectrogram()
+        self.samples: int = 0
+        self.last_strip: str = ""
 
     def heard_so_far(self) -> str:
         """Return the strip and a button to save it, where a run ended early; "" where there is nothing to hear."""

@@ -29,7 +29,7 @@ class Envelope:
     def __init__(self) -> None:
         self.parts: list[NDArray[np.float32]] = []  # peaks
         self.rest: NDArray[np.float32] = np.zeros(0, np.float32)  # samples that fill no bin
-        self.drawn = (0, "")  # number of parts of the last path, and the path
+        self.drawn: tuple[int, str] = (0, "")  # number of parts of the last path, and the path
 
     @property
     def peaks(self) -> NDArray[np.float32]:

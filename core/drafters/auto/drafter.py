@@ -97,8 +97,9 @@ class AutoDrafter(Drafter):
     def __init__(
         self, candidates: Mapping[str, Drafter], selector: SpeedSelector, memory: SpeedMemory | None = None
     ) -> None:
-        self.candidates, self.selector = dict(candidates), selector
-        self.memory = SpeedMemory(None) if memory is None else memory
+        self.candidates: dict[str, Drafter] = dict(candidates)
+        self.selector: SpeedSelector = selector
+        self.memory: SpeedMemory = SpeedMemory(None) if memory is None else memory
         selector.load_json(self.memory.load())
 
     def situation(self, num_rows: int, all_greedy: bool) -> str:

@@ -105,9 +105,11 @@ class SpeedSelector:
         self, names: Sequence[str], is_warmed_up: Iterable[str] = (), trial_share: float = TRIAL_SHARE,
         plain: str = "ar", starts_plain: Callable[[Any], bool] | None = None,
     ) -> None:  # fmt: skip
-        self.names, self.trial_share, self.plain = list(names), trial_share, plain
-        self.starts_plain = starts_plain or (lambda key: False)
-        self.warm_up = {name: 0 if name in set(is_warmed_up) else WARM_UP_PASSES for name in names}
+        self.names: list[str] = list(names)
+        self.trial_share: float = trial_share
+        self.plain: str = plain
+        self.starts_plain: Callable[[Any], bool] = starts_plain or (lambda key: False)
+        self.warm_up: dict[str, int] = {name: 0 if name in set(is_warmed_up) else WARM_UP_PASSES for name in names}
         self.situations: dict[Hashable, Situation] = {}
 
     def situation(self, key: Hashable) -> Situation:

@@ -8,7 +8,7 @@ it, as in EAGLE (arXiv 2401.15077, section 4.1), so the block is given the token
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ class BlockModel(MultiTokenModel):
         words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
-    kind, title = "block", "block drafter"
+    kind: ClassVar[str] = "block"
+    title: ClassVar[str] = "block drafter"
 
     def __init__(
         self, target_config: Any, places: int = 6, depth: int = 3, words: list[int] | None = None
@@ -43,9 +44,10 @@ class BlockModel(MultiTokenModel):
         self.num_positions = places
         if target_config.is_encoder_decoder:
             raise unsupported_layers_error(target_config)
-        self.config = layer_config(target_config, depth)
+        self.config: Any = layer_config(target_config, depth)
         size = self.config.hidden_size
-        self.fuse = nn.Linear(2 * size, size)
+        self.fuse: nn.Linear = nn.Linear(2 * size, size)
+        self.queries: nn.Parameter
         self.queries = nn.Parameter(0.02 * torch.randn(places, size))  # 0.02: usual scale of untrained embeddings
         self.layers: PreTrainedModel = build_layers(self.config)
 

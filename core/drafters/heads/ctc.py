@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,8 @@ class CTCModel(DrafterModel):
         dropout (float): Share of the features that is dropped after every layer in training.
     """
 
-    kind, title = "ctc", "CTC head"
+    kind: ClassVar[str] = "ctc"
+    title: ClassVar[str] = "CTC head"
 
     def __init__(
         self, target_config: Any, words: list[int], stride: int = 4, width: int = 512, context: int = 7,
@@ -47,12 +48,12 @@ class CTCModel(DrafterModel):
         )  # fmt: skip
         self.restrict_vocab(words)
         self.stride = stride
-        self.join = nn.Linear(stride * target_config.hidden_size, width)
-        self.mix = nn.Conv1d(width, width, context, padding=context // 2, groups=width)
-        self.inner = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        self.norm = nn.LayerNorm(width)
-        self.output = nn.Linear(width, len(words) + 1)  # the last output is the blank
+        self.join: nn.Linear = nn.Linear(stride * target_config.hidden_size, width)
+        self.mix: nn.Conv1d = nn.Conv1d(width, width, context, padding=context // 2, groups=width)
+        self.inner: nn.Linear = nn.Linear(width, width)
+        self.dropout: nn.Dropout = nn.Dropout(dropout)
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.output: nn.Linear = nn.Linear(width, len(words) + 1)  # the last output is the blank
 
     def forward(self, encoder_states: Tensor) -> Tensor:
         """Return the logits `[B, P, K + 1]` of P positions, K words and the blank, for encoder outputs `[B, S, D]`."""
@@ -88,11 +89,11 @@ class CTCDrafter(HypothesisDrafter):
     """
 
     # Words that the head does not know are missing in what it reads; hardly a word is in it that was not said.
-    edits = EditCosts(replaced=3, inserted=2, left_out=5, jump=20)
+    edits: EditCosts = EditCosts(replaced=3, inserted=2, left_out=5, jump=20)
 
     def __init__(self, model: CTCModel, allowed: Tensor, reach: int = 16, pairs_from: int | None = None) -> None:
         super().__init__(allowed, reach, pairs_from)
-        self.model = model.eval()
+        self.model: CTCModel = model.eval()
 
     def hypotheses(self, prompts: PrefillOutput) -> list[Hypothesis]:
         """Return the hypotheses of new sequences; those without are read off the sound, one at a time.

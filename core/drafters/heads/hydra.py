@@ -50,7 +50,8 @@ class HydraHeads(DrafterModel):
         words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
-    kind, title = "hydra", "Hydra heads"
+    kind: ClassVar[str] = "hydra"
+    title: ClassVar[str] = "Hydra heads"
 
     def __init__(
         self, target_config: Any, places: int = 5, hidden: int | None = None, words: list[int] | None = None
@@ -58,14 +59,16 @@ class HydraHeads(DrafterModel):
         """Create `places` heads: a matrix V (`reads`) and a matrix W (`says`, zero at first) for each."""
         super().__init__(target_config, places=places, **({} if hidden is None else {"hidden": hidden}))
         self.restrict_vocab(words)
-        self.num_positions, self.hidden_size = places, target_config.hidden_size
-        self.inner_size = hidden or self.hidden_size
+        self.num_positions: int = places
+        self.hidden_size: Any = target_config.hidden_size
+        self.inner_size: int | Any = hidden or self.hidden_size
         reads = [nn.Linear((2 + head) * self.hidden_size, self.inner_size) for head in range(places)]
         says = [nn.Linear(self.inner_size, self.hidden_size) for _ in range(places)]
         for linear in says:
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
-        self.reads, self.says = nn.ModuleList(reads), nn.ModuleList(says)
+        self.reads: nn.ModuleList = nn.ModuleList(reads)
+        self.says: nn.ModuleList = nn.ModuleList(says)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Predict the next hidden state, `[..., D]`.
@@ -134,13 +137,14 @@ class HydraDrafter(TreeDrafter):
         self, model: HydraHeads, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
     ) -> None:
         """Prepare the matrices V of as many heads as the tree has levels, split into one part per input."""
-        self.draft_head = DraftHead(model, target)
+        self.draft_head: DraftHead = DraftHead(model, target)
         super().__init__(target, tree_shape, ranking, self.draft_head.vocab_subset)
-        self.model = model.eval()
+        self.model: HydraHeads = model.eval()
         # V_k [h, e_0, …] is a sum over inputs: one matmul for the hidden state h, and one lookup per token (or matmul,
         # if the vocabulary is too large for tables) give what each adds in all heads
         hidden_weight, bias, token_weights = split_head_weights(model, tree_shape.depth)
-        self.project_hidden, self.dtype = build_linear(hidden_weight, bias), hidden_weight.dtype
+        self.project_hidden: nn.Linear = build_linear(hidden_weight, bias)
+        self.dtype: torch.dtype = hidden_weight.dtype
         tables = embedding_tables(target, token_weights)
         self.token_projections: list[TokenLookup] = (
             [partial(project_embeddings, target, build_linear(weight)) for weight in token_weights]
@@ -148,7 +152,7 @@ class HydraDrafter(TreeDrafter):
             else list(map(table_lookup, tables))
         )
         # the C library looks up what a drafted token adds to the heads after it, so not what the root adds
-        self.native = native_heads(model, tables[1:]) if tables and self.has_native_levels else None
+        self.native: NativeHeads | None = native_heads(model, tables[1:]) if tables and self.has_native_levels else None
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
         """Return a KV cache without layers, and the number of prompt positions before the root, `[B, R]`.

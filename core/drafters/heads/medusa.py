@@ -12,7 +12,7 @@ state: K·D² weights instead of K·(D² + D·V), and an untrained head repeats 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -96,9 +96,9 @@ class MultiTokenDrafter(TreeDrafter):
     def __init__(
         self, model: MultiTokenModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
     ) -> None:
-        self.draft_head = DraftHead(model, target)
+        self.draft_head: DraftHead = DraftHead(model, target)
         super().__init__(target, tree_shape, ranking, self.draft_head.vocab_subset)
-        self.model = model.eval()
+        self.model: MultiTokenModel = model.eval()
 
     def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
         """Process prompts in new rows of `cache` (None: create one); return it and its valid positions, `[B, R]`."""
@@ -165,7 +165,8 @@ class MedusaHeads(MultiTokenModel):
         words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
-    kind, title = "heads", "Medusa heads"
+    kind: ClassVar[str] = "heads"
+    title: ClassVar[str] = "Medusa heads"
 
     def __init__(self, target_config: Any, places: int = 4, words: list[int] | None = None) -> None:
         """Create `places` heads in one matrix, zero at first."""
@@ -173,7 +174,7 @@ class MedusaHeads(MultiTokenModel):
         self.restrict_vocab(words)
         self.num_positions = places
         size = target_config.hidden_size
-        self.blocks = nn.Linear(size, places * size)
+        self.blocks: nn.Linear = nn.Linear(size, places * size)
         nn.init.zeros_(self.blocks.weight)
         nn.init.zeros_(self.blocks.bias)
 

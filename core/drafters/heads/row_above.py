@@ -11,7 +11,7 @@ prompt.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,8 @@ class RowAboveHeads(HydraHeads):
         row (int): Tokens per row of the target's images.
     """
 
-    kind, title = "above", "heads that know the row above"
+    kind: ClassVar[str] = "above"
+    title: ClassVar[str] = "heads that know the row above"
 
     def __init__(self, target_config: Any, places: int = 5, row: int = 16) -> None:
         """Create `places` Hydra heads and their common matrix U (`above`, zero at first); `row` is the row length."""
@@ -46,7 +47,7 @@ class RowAboveHeads(HydraHeads):
                 "ahead with the one above them known."
             )
         self.row_length = self.settings["row"] = row
-        self.above = nn.Linear(NUM_ABOVE * self.hidden_size, self.hidden_size, bias=False)
+        self.above: nn.Linear = nn.Linear(NUM_ABOVE * self.hidden_size, self.hidden_size, bias=False)
         nn.init.zeros_(self.above.weight)
 
     def forward_with_row_above(self, inputs: Tensor, above: Tensor) -> Tensor:

@@ -142,7 +142,8 @@ class HistoryDrafter(SourceDrafter):
     """
 
     def __init__(self, sources: Sequence[HistorySource], max_nodes: int) -> None:
-        self.sources, self.max_nodes = sources, max_nodes
+        self.sources: Sequence[HistorySource] = sources
+        self.max_nodes: int = max_nodes
 
     def begin(self, drafter_state: PendingState | None, prompts: PrefillOutput) -> PendingState:
         """Append sequences without pending tokens to the state, and return it."""

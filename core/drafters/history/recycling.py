@@ -53,9 +53,9 @@ class SuccessorTable:
         self.vocab_size = vocab_size
         # slots 0 … V - 1 are for tokens, the others for pairs of tokens; the last collects what is not to be kept
         num_slots = vocab_size + NUM_SLOTS + 1
-        self.ids = torch.zeros(num_slots, num_candidates, dtype=torch.long, device=device)
-        self.logits = torch.full((num_slots, num_candidates), -torch.inf, device=device)
-        self.pairs = torch.full((num_slots,), -1, device=device)  # the pair that a slot is for
+        self.ids: Tensor = torch.zeros(num_slots, num_candidates, dtype=torch.long, device=device)
+        self.logits: Tensor = torch.full((num_slots, num_candidates), -torch.inf, device=device)
+        self.pairs: Tensor = torch.full((num_slots,), -1, device=device)  # the pair that a slot is for
 
     def pair_slots(self, pairs: Tensor) -> Tensor:
         """Return the slot `[…]` of every pair of tokens `[…]`, given as one number."""
@@ -109,10 +109,10 @@ class RecyclingMemory:
     """
 
     def __init__(self, vocab_size: int, num_candidates: int, device: torch.device) -> None:
-        self.table = SuccessorTable(vocab_size, min(num_candidates, vocab_size), device)
+        self.table: SuccessorTable = SuccessorTable(vocab_size, min(num_candidates, vocab_size), device)
         # [3] by number of tokens looked up: how often the target's token was among the candidates
-        self.tests = torch.full((3,), PRIOR_WEIGHT, device=device)
-        self.hits = self.tests * torch.tensor([0.0, *PRIOR_HITS], device=device)
+        self.tests: Tensor = torch.full((3,), PRIOR_WEIGHT, device=device)
+        self.hits: Tensor = self.tests * torch.tensor([0.0, *PRIOR_HITS], device=device)
 
     def learn(self, state: BatchState, outcome: DraftOutcome) -> None:
         """Store the target's distributions at the root and all nodes, and count how often candidates were right."""
@@ -156,9 +156,11 @@ class RecyclingSource(HistorySource):
     def __init__(
         self, memory: RecyclingMemory, allowed: Tensor, depth: int = 4, width: int = 3, spread: float = 1.0
     ) -> None:
+        self.memory: RecyclingMemory
+        self.bias: Tensor
         self.memory, self.bias = memory, torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
-        self.shape = DynamicTree(depth, min(width, memory.table.ids.shape[1]), stop=0.02)
-        self.ranking = CandidateRanking(spread)
+        self.shape: DynamicTree = DynamicTree(depth, min(width, memory.table.ids.shape[1]), stop=0.02)
+        self.ranking: CandidateRanking = CandidateRanking(spread)
 
     def propose(self, history: TokenHistory, sampler: Sampler, noise: Noise) -> Draft:
         """Return a tree of the likeliest candidates, ranked with the noise of their positions."""

@@ -43,9 +43,10 @@ class TextPool:
 
     def __init__(self, capacity: int, device: torch.device, reference: Tensor | None = None) -> None:
         fixed = torch.empty(0, dtype=torch.long) if reference is None else reference.long()
-        self.buffer = torch.full((capacity + len(fixed) + 1,), NO_TOKEN, device=device)
+        self.buffer: Tensor = torch.full((capacity + len(fixed) + 1,), NO_TOKEN, device=device)
         self.buffer[capacity : capacity + len(fixed)] = fixed.to(device)
-        self.capacity, self.num_answer_tokens = capacity, 0
+        self.capacity: int = capacity
+        self.num_answer_tokens: int = 0
 
     def add(self, tokens: Sequence[int]) -> None:
         """Append an answer, and drop the oldest tokens if there are more than fit."""
@@ -78,8 +79,8 @@ class MatchAcceptance:
     def __init__(self, max_length: int, device: torch.device) -> None:
         lengths = torch.arange(max_length + 1, device=device)
         prior = torch.where(lengths > 0, 1 - 0.75 * 0.82 ** (lengths - 1).clamp(min=0), 0.0)
-        self.tests = torch.full((max_length + 1,), PRIOR_WEIGHT, device=device)
-        self.hits = prior * self.tests
+        self.tests: Tensor = torch.full((max_length + 1,), PRIOR_WEIGHT, device=device)
+        self.hits: Tensor = prior * self.tests
 
     def probs(self, lengths: Tensor) -> Tensor:
         """Return the probability `[…]` for matches of `lengths` `[…]` tokens."""
@@ -131,9 +132,12 @@ class SuffixSource(HistorySource):
         self, allowed: Tensor, reach: int = 16, branches: int = 4, max_length: int = 16, memory: int = 4096,
         reference: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.allowed, self.reach, self.branches, self.max_length = allowed, reach, branches, max_length
-        self.pool = TextPool(memory, allowed.device, reference)
-        self.acceptance = MatchAcceptance(max_length + reach, allowed.device)
+        self.allowed: Tensor = allowed
+        self.reach: int = reach
+        self.branches: int = branches
+        self.max_length: int = max_length
+        self.pool: TextPool = TextPool(memory, allowed.device, reference)
+        self.acceptance: MatchAcceptance = MatchAcceptance(max_length + reach, allowed.device)
         self.continuation: Continuation | None = None
 
     def propose(self, history: TokenHistory, sampler: Sampler, noise: Noise) -> Draft:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +57,8 @@ class LocalRefinementModel(DrafterModel):
         hidden (int): Size H of h.
     """
 
-    kind, title = "local", "local network"
+    kind: ClassVar[str] = "local"
+    title: ClassVar[str] = "local network"
 
     def __init__(self, target_config: Any, row: int = 0, preview: int = 0, hidden: int = 128) -> None:
         """Create untrained weights: V (`reads`, one per neighbour), b (`begins`), W_1 (`mixes`) and W_2 (`says`)."""
@@ -65,11 +66,15 @@ class LocalRefinementModel(DrafterModel):
         if row < 0 or row == 1:
             raise InvalidArgument(f"row={row} is not possible; a grid has rows of 2 or more, and what has none, 0.")
         # without image rows, all tokens count as one row that never ends
-        self.row_length, self.num_preview_tokens, self.inner_size = row or UNBOUNDED_ROW, preview, hidden
-        self.neighbours, size = GRID_NEIGHBOURS if row else LINE_NEIGHBOURS, target_config.hidden_size
-        self.reads = nn.ModuleList(nn.Linear(size, hidden, bias=False) for _ in self.neighbours)
-        self.begins = nn.Parameter(torch.zeros(hidden))
-        self.mixes, self.says = nn.Linear(hidden, hidden), nn.Linear(hidden, size, bias=False)
+        self.row_length: int = row or UNBOUNDED_ROW
+        self.num_preview_tokens: int = preview
+        self.inner_size: int = hidden
+        self.neighbours: tuple[tuple[int, int], ...] = GRID_NEIGHBOURS if row else LINE_NEIGHBOURS
+        size = target_config.hidden_size
+        self.reads: nn.ModuleList = nn.ModuleList(nn.Linear(size, hidden, bias=False) for _ in self.neighbours)
+        self.begins: nn.Parameter = nn.Parameter(torch.zeros(hidden))
+        self.mixes: nn.Linear = nn.Linear(hidden, hidden)
+        self.says: nn.Linear = nn.Linear(hidden, size, bias=False)
 
     @property
     def max_offset(self) -> int:
@@ -173,24 +178,29 @@ class LocalRefinementDrafter(Drafter):
         The first layer is linear in the embeddings e_k of the K neighbours, `Σ_k V_k e_k`. With a table row V_k e for
         every neighbour k and allowed id, it is a sum of K rows.
         """
-        self.model, self.window, self.trust, self.sweeps = model.eval(), window, trust, sweeps
-        self.guess_temperature, self.window_for_batch = temperature, window_for_batch
-        self.allowed_bias = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
-        self.lm_head = fuse_lm_head(model, target)
+        self.model: LocalRefinementModel = model.eval()
+        self.window: int = window
+        self.trust: float = trust
+        self.sweeps: int = sweeps
+        self.guess_temperature: float = temperature
+        self.window_for_batch: Callable[[int], int] | None = window_for_batch
+        self.allowed_bias: Tensor = torch.where(allowed, 0.0, -torch.inf)  # [V], added to logits
+        self.lm_head: nn.Linear = fuse_lm_head(model, target)
         # One table per neighbour, with a row of H numbers (the network's inner size) for each of the A allowed ids. A
         # further row A is zero; it stands for a neighbour that does not exist and for all other ids.
         ids = allowed.nonzero().squeeze(-1)  # [A]
+        self.table_index: Tensor
         self.table_index = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))  # [V] row of every id in a table
         tables = [model.project_neighbour(k, target.embed(ids)) for k in range(len(model.neighbours))]
-        self.projections = F.pad(torch.stack(tables), (0, 0, 0, 1)).flatten(0, 1)  # [K * (A + 1), H]
-        self.no_neighbour = torch.tensor(len(ids), device=ids.device)  # the zero row of a table
+        self.projections: Tensor = F.pad(torch.stack(tables), (0, 0, 0, 1)).flatten(0, 1)  # [K * (A + 1), H]
+        self.no_neighbour: Tensor = torch.tensor(len(ids), device=ids.device)  # the zero row of a table
         # [K] first row of every neighbour's table in `projections`
-        self.table_offsets = (len(ids) + 1) * torch.arange(len(model.neighbours), device=ids.device)
+        self.table_offsets: Tensor = (len(ids) + 1) * torch.arange(len(model.neighbours), device=ids.device)
         # In the tokens of `neighbour_features`, the last `max_offset` committed ones followed by the W guesses of the
         # window: [W + 1] indices of the window's positions and the one after it, and [W + 1, K] of their neighbours.
         position_index = model.max_offset + torch.arange(window + 1, device=ids.device)
-        self.neighbour_index = position_index[:, None] - model.neighbour_offsets(ids.device)
-        self.native = self.native_refinement()
+        self.neighbour_index: Tensor = position_index[:, None] - model.neighbour_offsets(ids.device)
+        self.native: NativeRefinement | None = self.native_refinement()
 
     def native_refinement(self) -> NativeRefinement | None:
         """Return the network as the C library takes it, None if it does not compute it."""

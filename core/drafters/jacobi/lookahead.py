@@ -45,7 +45,9 @@ class LookaheadDrafter(SourceDrafter):
     follows_outputs = True
 
     def __init__(self, jacobi: JacobiDrafter, sources: Sequence[HistorySource], branch_nodes: int) -> None:
-        self.jacobi, self.sources, self.branch_nodes = jacobi, sources, branch_nodes
+        self.jacobi: JacobiDrafter = jacobi
+        self.sources: Sequence[HistorySource] = sources
+        self.branch_nodes: int = branch_nodes
 
     def begin(self, drafter_state: LookaheadState | None, prompts: PrefillOutput) -> LookaheadState:
         """Append sequences with an empty window to the state, and return it."""

@@ -65,10 +65,10 @@ class WindowInitializer:
             )
         if self.preview_index is not None:  # [T] index of the preview's token for every generated position
             self.preview_index = self.preview_index.to(self.allowed.device)
-        self.allowed_ids = self.allowed.nonzero().squeeze(-1)  # [A], ascending
+        self.allowed_ids: Tensor = self.allowed.nonzero().squeeze(-1)  # [A], ascending
         # [V] uniform over the A allowed ids: the log of the mask is 0 for them and -inf for all others, and
         # log_softmax subtracts log A
-        self.uniform_log_probs = self.allowed.float().log().log_softmax(-1)
+        self.uniform_log_probs: Tensor = self.allowed.float().log().log_softmax(-1)
 
     def empty_window(self, prompts: PrefillOutput, window: int) -> tuple[Tensor, Tensor]:
         """Return guesses of zeros, `[B, window]`, and uniform logits `[B, V]`, for sequences without a pass so far."""

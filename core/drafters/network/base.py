@@ -65,7 +65,8 @@ class DrafterModel(nn.Module):
 
     def __init__(self, target_config: Any, **settings: Any) -> None:
         super().__init__()
-        self.target, self.settings = fingerprint(target_config), settings
+        self.target = fingerprint(target_config)
+        self.settings: dict[str, Any] = settings
 
     @classmethod
     def from_folder(cls, folder: Path, target: PreTrainedModel) -> Self:
@@ -253,13 +254,15 @@ class DraftHead:
 
     def __init__(self, model: DrafterModel | None, target: CausalTarget) -> None:
         """Check the ids of the model's vocabulary subset, if any, and restrict the target's LM head to them."""
-        subset, self.target = None if model is None else model.vocab_subset, target
+        subset = None if model is None else model.vocab_subset
+        self.target: CausalTarget = target
         if model and (unknown := [token for token in subset or () if not 0 <= token < target.vocab_size]):
             raise UnsupportedMethod(
                 f"this drafter ({model.title}) guesses the id {unknown[0]} and its target draws 0 to "
                 f"{target.vocab_size - 1}; use the drafter that was made for it."
             )
-        self.vocab_subset = None if subset is None else torch.tensor(subset, device=target.device)
+        self.vocab_subset: Tensor | None = None if subset is None else torch.tensor(subset, device=target.device)
+        self.lm_head: nn.Linear | None
         self.lm_head = None if self.vocab_subset is None else target.restrict_lm_head(self.vocab_subset)
 
     def __call__(self, hidden_states: Tensor) -> Tensor:

@@ -103,7 +103,8 @@ class LMDrafterNetwork(DrafterNetwork):
     ) -> None:  # fmt: skip
         """Use the decoder of `draft_target`, the draft model; `target` is the model that the drafts are for."""
         super().__init__(draft_target.network, target)
-        self.draft_target, self.vocab_mapping = draft_target, vocab_mapping
+        self.draft_target: CausalTarget = draft_target
+        self.vocab_mapping: VocabMapping | None = vocab_mapping
         self.image_placeholder_mask = image_placeholder_mask
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
@@ -177,7 +178,7 @@ class LMDrafter(NetworkDrafter):
         vocab_mapping: VocabMapping | None = None,
     ) -> None:  # fmt: skip
         """Wrap the draft model in a `CausalTarget` for its embeddings, decoder and LM head, and build its network."""
-        self.draft_target = model if isinstance(model, CausalTarget) else CausalTarget(model)
+        self.draft_target: CausalTarget = model if isinstance(model, CausalTarget) else CausalTarget(model)
         self.vocab_mapping = vocab_mapping
         network = LMDrafterNetwork(self.draft_target, target, image_placeholder_mask, vocab_mapping)
         super().__init__(network, target, tree_shape, ranking)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +58,8 @@ class EagleModel(DrafterModel):
         words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
-    kind, title = "eagle", "EAGLE head"
+    kind: ClassVar[str] = "eagle"
+    title: ClassVar[str] = "EAGLE head"
 
     def __init__(
         self, target_config: Any, pictures: str = "features", bias: bool = True, normed: bool = True,
@@ -70,9 +71,9 @@ class EagleModel(DrafterModel):
             raise InvalidArgument(f"pictures={pictures!r} is not possible; use one of {', '.join(IMAGE_MODES)}.")
         self.image_mode = pictures
         self.restrict_vocab(words)
-        self.config = layer_config(target_config, 1, **shape or {})
+        self.config: Any = layer_config(target_config, 1, **shape or {})
         size = self.config.hidden_size
-        self.fuse = nn.Linear(2 * size, size, bias=bias)
+        self.fuse: nn.Linear = nn.Linear(2 * size, size, bias=bias)
         self.layer: PreTrainedModel = build_layers(self.config)
         if not normed:
             self.layer.norm = self.layer.layers[0].input_layernorm = nn.Identity()
@@ -122,9 +123,10 @@ class EagleDrafterNetwork(DrafterNetwork):
 
     def __init__(self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None = None) -> None:
         """Prepare the layer over a KV cache, and the target's LM head over the ids that may be drafted."""
-        self.model, self.image_placeholder_mask = model.eval(), image_placeholder_mask
+        self.model: EagleModel = model.eval()
+        self.image_placeholder_mask: Tensor | None = image_placeholder_mask
         super().__init__(build_decoder(model.layer, model.config), target)
-        self.draft_head = DraftHead(model, target)
+        self.draft_head: DraftHead = DraftHead(model, target)
 
     def head(self, hidden_states: Tensor) -> Tensor:
         """Return the draft head's logits of `hidden_states` `[..., D]`: `[..., V]`, or over its vocabulary subset."""
@@ -185,7 +187,7 @@ class TableEagleNetwork(EagleDrafterNetwork):
         super().__init__(model, target, image_placeholder_mask)
         self.project_embedding = project_embedding
         # fuse([e, h]) = W_e e + W_h h + b: the table has W_e e, this matmul adds W_h h + b
-        self.project_hidden = fuse_linears([build_linear(hidden_weight, model.fuse.bias)])
+        self.project_hidden: Callable[[Tensor], Tensor] = fuse_linears([build_linear(hidden_weight, model.fuse.bias)])
 
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
         """Return the layer's inputs `[B*R, C, D]` for tokens and the hidden states they were predicted from.
@@ -234,10 +236,11 @@ class FusedHeadEagleNetwork(TableEagleNetwork):
         `project_embedding`, a table by token id.
         """
         super().__init__(model, target, image_placeholder_mask, project_embedding, hidden_weight)
-        self.num_logits = len(head_weight)
+        self.num_logits: int = len(head_weight)
         # the LM head, which comes first, has no bias: zeros in front of that of `fuse`
         bias = None if model.fuse.bias is None else F.pad(model.fuse.bias.detach(), (self.num_logits, 0))
         # `fuse_linears` of one layer brings it into the packed form of the machine
+        self.project_head_and_hidden: Callable[[Tensor], Tensor]
         self.project_head_and_hidden = fuse_linears([build_linear(torch.cat([head_weight, hidden_weight]), bias)])
 
     def outputs(self, hidden_states: Tensor, frontier: TreeFrontier) -> HeadInput:

@@ -7,7 +7,7 @@ of the target's frozen LM head. Without an adapter it is plain early exit, which
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,8 @@ class KangarooAdapter(DrafterModel):
         words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
-    kind, title = "kangaroo", "Kangaroo adapter"
+    kind: ClassVar[str] = "kangaroo"
+    title: ClassVar[str] = "Kangaroo adapter"
 
     def __init__(
         self, target_config: Any, layers: int = 2, depth: int = 1, words: list[int] | None = None
@@ -148,7 +149,7 @@ class EarlyExitDrafter(NetworkDrafter):
         self, backbone: PreTrainedModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,
         adapter: KangarooAdapter | None = None,
     ) -> None:  # fmt: skip
-        self.draft_head = DraftHead(adapter, target)
+        self.draft_head: DraftHead = DraftHead(adapter, target)
         network = EarlyExitDrafterNetwork(backbone, target)
         super().__init__(network, target, tree_shape, ranking, self.draft_head.vocab_subset)
 

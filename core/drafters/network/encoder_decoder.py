@@ -44,7 +44,8 @@ class EncoderDecoderDrafterNetwork(LMDrafterNetwork):
 
     def __init__(self, draft_model: EncoderDecoderDraftModel, target: CausalTarget) -> None:
         super().__init__(draft_model.model, target, None, draft_model.vocab_mapping)
-        self.draft_model, self.num_extra_positions = draft_model, draft_model.num_extra_ids
+        self.draft_model: EncoderDecoderDraftModel = draft_model
+        self.num_extra_positions: int = draft_model.num_extra_ids
 
     def prompt_inputs(self, prompts: PrefillOutput) -> tuple[Tensor, Tensor]:
         """Return the embeddings of the draft model's own prompts, and their lengths without the root.
@@ -101,4 +102,4 @@ class EncoderDecoderDrafter(LMDrafter):
         ranking: CandidateRanking,
     ) -> None:  # fmt: skip
         super().__init__(draft_model.model, target, tree_shape, ranking, vocab_mapping=draft_model.vocab_mapping)
-        self.network = EncoderDecoderDrafterNetwork(draft_model, target)
+        self.network: EncoderDecoderDrafterNetwork = EncoderDecoderDrafterNetwork(draft_model, target)

@@ -115,7 +115,8 @@ class DrafterNetwork(ABC):
     num_extra_positions = 0  # of the prompts here, beside those that they have in the target
 
     def __init__(self, decoder: TreeDecoder, target: CausalTarget) -> None:
-        self.decoder, self.target = decoder, target
+        self.decoder: TreeDecoder = decoder
+        self.target: CausalTarget = target
 
     @abstractmethod
     def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:

@@ -136,7 +136,10 @@ class TreeDrafter(Drafter):
         self, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,
         vocab_subset: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.target, self.tree_shape, self.ranking, self.vocab_subset = target, tree_shape, ranking, vocab_subset
+        self.target: CausalTarget = target
+        self.tree_shape: TreeShape = tree_shape
+        self.ranking: CandidateRanking = ranking
+        self.vocab_subset: Tensor | None = vocab_subset
 
     def num_passes(self, levels: int) -> int:
         """Return the number of network passes that a draft of `levels` levels costs, for statistics."""

@@ -102,7 +102,7 @@ class AcceptanceHead(StopRule):
                 f"a stop rule's head has {len(weights)} weights and needs {len(FEATURE_NAMES)}; train the drafter "
                 "again."
             )
-        self.weights = torch.tensor(weights, dtype=torch.float32, device=device)
+        self.weights: Tensor = torch.tensor(weights, dtype=torch.float32, device=device)
 
     def estimate(self, tree: DraftTree, logits: Tensor) -> Tensor:
         """Return the product of the predicted acceptances of all levels, `[B, 1]`."""
@@ -128,8 +128,10 @@ class ThompsonDepths(StopRule):
     def __init__(self, depth: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         # plain tensors although drafters may be built in inference mode, and changed in place: a captured step does so
         with torch.inference_mode(False):
+            self.accepted: Tensor
+            self.rejected: Tensor
             self.accepted, self.rejected = torch.zeros(2, depth, device=device)  # [depth] number of tests, decayed
-            self.num_draws = torch.tensor(seed << 32, device=device)
+            self.num_draws: Tensor = torch.tensor(seed << 32, device=device)
 
     def estimate(self, tree: DraftTree, logits: Tensor) -> Tensor:
         """Return the product of the drawn acceptances of all levels, `[B, 1]`, equal in all rows."""

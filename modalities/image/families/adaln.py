@@ -26,7 +26,7 @@ class TimeEmbedding(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(2 * FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
+        self.mlp: nn.Sequential = nn.Sequential(nn.Linear(2 * FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, times: Tensor) -> Tensor:
         rates = torch.exp(-math.log(SLOWEST) * torch.arange(FREQUENCIES, dtype=torch.float32) / FREQUENCIES)
@@ -41,9 +41,9 @@ class AdaLNBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.in_ln = nn.LayerNorm(width, eps=EPSILON)
-        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 3 * width))
+        self.in_ln: nn.LayerNorm = nn.LayerNorm(width, eps=EPSILON)
+        self.mlp: nn.Sequential = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.adaLN_modulation: nn.Sequential = nn.Sequential(nn.SiLU(), nn.Linear(width, 3 * width))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         shift, scale, gate = self.adaLN_modulation(y).chunk(3, -1)
@@ -55,8 +55,8 @@ class AdaLNFinalLayer(nn.Module):
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, outputs)
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 2 * width))
+        self.linear: nn.Linear = nn.Linear(width, outputs)
+        self.adaLN_modulation: nn.Sequential = nn.Sequential(nn.SiLU(), nn.Linear(width, 2 * width))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         shift, scale = self.adaLN_modulation(y).chunk(2, -1)
@@ -69,11 +69,11 @@ class AdaLN(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, condition: int, width: int, depth: int) -> None:
         super().__init__()
-        self.time_embed = TimeEmbedding(width)
-        self.cond_embed = nn.Linear(condition, width)
-        self.input_proj = nn.Linear(inputs, width)
-        self.res_blocks = nn.ModuleList(AdaLNBlock(width) for _ in range(depth))
-        self.final_layer = AdaLNFinalLayer(width, outputs)
+        self.time_embed: TimeEmbedding = TimeEmbedding(width)
+        self.cond_embed: nn.Linear = nn.Linear(condition, width)
+        self.input_proj: nn.Linear = nn.Linear(inputs, width)
+        self.res_blocks: nn.ModuleList = nn.ModuleList(AdaLNBlock(width) for _ in range(depth))
+        self.final_layer: AdaLNFinalLayer = AdaLNFinalLayer(width, outputs)
 
     @property
     def dtype(self) -> torch.dtype:

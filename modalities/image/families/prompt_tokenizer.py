@@ -23,7 +23,8 @@ class PromptTokenizer:
     """Tokenizer in a model's folder."""
 
     def __init__(self, folder: Path, name: str, num_ids: int) -> None:
-        self.name, self.num_ids = name, num_ids
+        self.name: str = name
+        self.num_ids: int = num_ids
         self.tokenizer: PreTrainedTokenizerFast = read_weights(
             "tokenizer", folder, lambda: read_pretrained("tokenizer", PreTrainedTokenizerFast, folder)
         )

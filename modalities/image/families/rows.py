@@ -8,6 +8,7 @@ row, and what would end the image behind it, is never generated.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from polydraft.modalities.image.family import ImageFamily
 class RowDelimiterFamily(ImageFamily):
     """Mixin of families with row ends, to be put before the family itself."""
 
-    max_forced_tokens, num_prefix_tokens_read = 1, 0
+    max_forced_tokens: ClassVar[int] = 1
+    num_prefix_tokens_read: int = 0
     first_code_text_id: int  # the text vocabulary's id of code 0
     row_end_text_id: int  # the text vocabulary's id of the end of a row
 

@@ -29,14 +29,14 @@ class TinyImage(ImageFamily):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.emoji_vocabulary = EmojiVocabulary(parts.card)
-        self.first_code_id = vocabulary.code_offset(self.emoji_vocabulary.tokenizer)
+        self.emoji_vocabulary: EmojiVocabulary = EmojiVocabulary(parts.card)
+        self.first_code_id: int = vocabulary.code_offset(self.emoji_vocabulary.tokenizer)
         folder, dtype = parts.card.path / "tokenizer", parts.model.dtype
-        self.vq = read_weights(
+        self.vq: VQTokenizer = read_weights(
             "tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(parts.device, dtype).eval()
         )
-        self.grid = self.vq.config.grid, self.vq.config.grid
-        self.pixels_per_code = self.vq.config.image_size // self.vq.config.grid
+        self.grid: tuple[int, int] = self.vq.config.grid, self.vq.config.grid
+        self.pixels_per_code: int = self.vq.config.image_size // self.vq.config.grid
         num_ids = self.first_code_id + len(self.vq.codebook)
         if num_ids != self.vocab_size:
             raise WeightsError(
@@ -44,10 +44,11 @@ class TinyImage(ImageFamily):
                 "its parts are of several models, install it again."
             )
         contents = read_weights("table of codes", folder, lambda: code_contents.load(folder, len(self.vq.codebook)))
-        self.plan_grammar = PlanGrammar.from_vocabulary(
+        self.plan_grammar: PlanGrammar = PlanGrammar.from_vocabulary(
             self.emoji_vocabulary.tokenizer, ~self.embeddings_by_id.isnan().any(-1), contents
         )
-        self.min_p_scale, self.num_prefix_tokens_read = self.plan_grammar.min_p_scale, self.plan_grammar.plan_length
+        self.min_p_scale: Tensor | None = self.plan_grammar.min_p_scale
+        self.num_prefix_tokens_read: int = self.plan_grammar.plan_length
 
     @property
     def num_new_tokens(self) -> int:

@@ -87,7 +87,8 @@ class ConditionMLP(nn.Module):
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(hidden, width), nn.Linear(width, hidden)
+        self.first: nn.Linear = nn.Linear(hidden, width)
+        self.second: nn.Linear = nn.Linear(width, hidden)
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)
 
@@ -100,7 +101,8 @@ class ModulatedBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.first: nn.Linear = nn.Linear(width, width)
+        self.second: nn.Linear = nn.Linear(width, width)
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)
 
@@ -115,16 +117,18 @@ class LatentHead(FixedNoiseChain, nn.Module):
     def __init__(self, config: LatentHeadConfig) -> None:
         super().__init__()
         width, modulation = config.width, 2 * config.blocks * config.width
-        self.embedding = nn.Sequential(
+        self.embedding: nn.Sequential = nn.Sequential(
             nn.Linear(config.size, config.embedding), nn.SiLU(), nn.Linear(config.embedding, config.hidden)
         )
+        self.reading: ConditionMLP | nn.Identity
         self.reading = ConditionMLP(config.hidden, config.reading) if config.reading else nn.Identity()
-        self.conditioning = nn.Linear(config.hidden, modulation)
-        self.time = nn.Sequential(
+        self.conditioning: nn.Linear = nn.Linear(config.hidden, modulation)
+        self.time: nn.Sequential = nn.Sequential(
             nn.Linear(2 * NUM_FREQUENCIES, config.time), nn.SiLU(), nn.Linear(config.time, modulation)
         )
-        self.enter, self.leave = nn.Linear(config.size, width), nn.Linear(width, config.size)
-        self.blocks = nn.ModuleList(ModulatedBlock(width) for _ in range(config.blocks))
+        self.enter: nn.Linear = nn.Linear(config.size, width)
+        self.leave: nn.Linear = nn.Linear(width, config.size)
+        self.blocks: nn.ModuleList = nn.ModuleList(ModulatedBlock(width) for _ in range(config.blocks))
         nn.init.zeros_(self.leave.weight)
         nn.init.zeros_(self.leave.bias)
         with torch.no_grad():
@@ -139,7 +143,7 @@ class LatentHead(FixedNoiseChain, nn.Module):
     def set_config(self, config: LatentHeadConfig) -> None:
         """Set the configuration and the step coefficients that follow from it."""
         self.config = config
-        self.step_coefficients = [
+        self.step_coefficients: list[DenoisingStep] = [
             DenoisingStep.from_sigmas(*pair) for pair in zip(config.levels, config.levels[1:], strict=False)
         ]
         self._step_embeddings: dict[int, Tensor] = {}

@@ -37,7 +37,7 @@ class LatentImagePipeline(EmojiImagePipeline, LatentHeadPipeline):
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.head = self.load_head(card.path / "head")
         folder = card.path / "vae"
-        self.autoencoder = read_weights(
+        self.autoencoder: LatentAutoencoder = read_weights(
             "autoencoder", folder, lambda: LatentAutoencoder.from_folder(folder).to(device, dtype).eval()
         )
 

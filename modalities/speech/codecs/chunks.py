@@ -40,11 +40,15 @@ class ChunkStream:
     def __init__(
         self, window: DecodeWindow, decode: Decode, first: int, chunk: int, lead: Tensor | None = None
     ) -> None:
-        self.window, self.decode, self.size, self.end = window, decode, chunk, first
+        self.window: DecodeWindow = window
+        self.decode: Decode = decode
+        self.size: int = chunk
+        self.end: int = first
+        self.codes: Tensor
         self.codes = torch.empty(0, dtype=torch.long) if lead is None else lead[max(0, len(lead) - window.before) :]
-        self.lead = len(self.codes)
-        self.begin = 0  # the current chunk is codes begin … end, counted after `lead`
-        self.tail = torch.empty(0)  # audio of this chunk's first codes, as decoded with the previous chunk
+        self.lead: int = len(self.codes)
+        self.begin: int = 0  # the current chunk is codes begin … end, counted after `lead`
+        self.tail: Tensor = torch.empty(0)  # audio of this chunk's first codes, as decoded with the previous chunk
 
     @property
     def look_ahead(self) -> int:

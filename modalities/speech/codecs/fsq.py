@@ -41,13 +41,13 @@ class FsqCodec:
 
     def __init__(self, folder: Path, model: Any, device: torch.device) -> None:
         self.device = device
-        self.model = read_weights("codec", folder, lambda: load_codec(model, folder)).to(device).eval()
+        self.model: Any = read_weights("codec", folder, lambda: load_codec(model, folder)).to(device).eval()
         config = self.model.config
-        self.sample_rate = int(getattr(config, "output_sampling_rate", 0) or config.sampling_rate)
-        self.input_sample_rate = int(getattr(config, "input_sampling_rate", 0) or config.sampling_rate)
-        self.samples_per_code = int(config.hop_length)
-        self.encoder_hop = int(getattr(config, "encoder_hop_length", config.hop_length))  # input samples per code
-        self.margin = (
+        self.sample_rate: int = int(getattr(config, "output_sampling_rate", 0) or config.sampling_rate)
+        self.input_sample_rate: int = int(getattr(config, "input_sampling_rate", 0) or config.sampling_rate)
+        self.samples_per_code: int = int(config.hop_length)
+        self.encoder_hop: int = int(getattr(config, "encoder_hop_length", config.hop_length))  # input samples per code
+        self.margin: int = (
             0 if config.model_type == "neucodec" else self.encoder_hop // 2
         )  # silence at the ends of the features
         self.codebook: Tensor = self.model.quantizer.quantizer.codebook.float()

@@ -41,6 +41,8 @@ class PositionKeyedNoise(nn.Module):
 
     def __init__(self, linear: nn.Module, rate: int) -> None:
         super().__init__()
+        self.linear: nn.Module
+        self.rate: int
         self.linear, self.rate = linear, rate  # samples per latent
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,10 +58,12 @@ class Snac:
     """SNAC decoder with its weights; a level has `strides[0] / strides[level]` codes per frame."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
-        self.model = read_weights("codec", folder, lambda: load_snac(folder)).to(device)
-        self.device, self.strides = device, list(self.model.vq_strides)
-        self.samples_per_latent, self.latents_per_frame = int(self.model.hop_length), int(self.strides[0])
-        self.noises = replace_noise_blocks(self.model, self.rates)
+        self.model: Any = read_weights("codec", folder, lambda: load_snac(folder)).to(device)
+        self.device: torch.device = device
+        self.strides: list[Any] = list(self.model.vq_strides)
+        self.samples_per_latent: int = int(self.model.hop_length)
+        self.latents_per_frame: int = int(self.strides[0])
+        self.noises: list[PositionKeyedNoise] = replace_noise_blocks(self.model, self.rates)
 
     @property
     def rates(self) -> list[int]:

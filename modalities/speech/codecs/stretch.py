@@ -10,6 +10,7 @@ stretched pieces and the stretched whole are bitwise equal.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,13 +27,19 @@ class TimeStretcher:
     """Time stretching of a growing signal `[S]` by WSOLA."""
 
     def __init__(self, sample_rate: int, speed: float) -> None:
-        self.hop, self.max_shift, self.speed = round(WINDOW / 2 * sample_rate), round(SEARCH * sample_rate), speed
+        self.hop: int = round(WINDOW / 2 * sample_rate)
+        self.max_shift: int = round(SEARCH * sample_rate)
+        self.speed: float = speed
+        self.window: NDArray[np.float32]
         self.window = np.hanning(2 * self.hop + 1)[:-1].astype(np.float32)  # windows that overlap by half add up to 1
+        self.signal: NDArray[np.float32]
         self.signal = np.zeros(self.hop, np.float32)  # the first window begins with silence, not emitted
-        self.num_dropped = 0  # samples of the signal that are no longer kept
+        self.num_dropped: int = 0  # samples of the signal that are no longer kept
+        self.num_windows: int
+        self.last_start: int
         self.num_windows, self.last_start = 0, 0  # windows added so far, and the start of the last one
-        self.overlap = np.zeros(self.hop, np.float32)  # second half of the last window
-        self.num_samples = 0  # input samples so far
+        self.overlap: NDArray[Any] = np.zeros(self.hop, np.float32)  # second half of the last window
+        self.num_samples: int = 0  # input samples so far
 
     def push(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the output samples that `audio` completes."""
@@ -86,9 +93,10 @@ class StretchedStream:
     """Audio stream at another speed; a code has `samples` samples."""
 
     def __init__(self, inner: AudioStream, sample_rate: int, samples: float, speed: float) -> None:
-        self.inner, self.stretcher = inner, TimeStretcher(sample_rate, speed)
+        self.inner: AudioStream = inner
+        self.stretcher: TimeStretcher = TimeStretcher(sample_rate, speed)
         ahead = 2 * self.stretcher.hop + self.stretcher.max_shift
-        self.look_ahead = inner.look_ahead + math.ceil(ahead / samples)
+        self.look_ahead: int = inner.look_ahead + math.ceil(ahead / samples)
 
     def push(self, codes: Tensor) -> Tensor:
         return torch.from_numpy(self.stretcher.push(self.inner.push(codes).numpy()))

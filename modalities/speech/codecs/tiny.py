@@ -61,10 +61,11 @@ class Block(nn.Module):
 
     def __init__(self, width: int, before: int, after: int) -> None:
         super().__init__()
-        self.padding = (before, after)
-        self.depthwise = nn.Conv1d(width, width, before + 1 + after, groups=width)
-        self.norm = nn.LayerNorm(width)
-        self.wide, self.narrow = nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
+        self.padding: tuple[int, int] = (before, after)
+        self.depthwise: nn.Conv1d = nn.Conv1d(width, width, before + 1 + after, groups=width)
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
+        self.wide: nn.Linear = nn.Linear(width, 3 * width)
+        self.narrow: nn.Linear = nn.Linear(3 * width, width)
         nn.init.zeros_(self.narrow.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,17 +89,20 @@ class SpeechCodec(nn.Module):
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
-        self.config, width, axes = config, config.width, len(config.levels)
-        self.encoder = nn.Sequential(
+        self.config: CodecConfig = config
+        width = config.width
+        axes = len(config.levels)
+        self.encoder: nn.Sequential = nn.Sequential(
             nn.Linear(FRAMES_PER_CODE * MEL_BINS + TONE_BINS, width),
             *(Block(width, config.view, config.view) for _ in range(config.encoder_blocks)),
             nn.LayerNorm(width), nn.Linear(width, axes),
         )  # fmt: skip
-        self.point, self.voice = nn.Linear(axes, width), nn.Embedding(config.voices, width)
-        self.decoder = nn.Sequential(
+        self.point: nn.Linear = nn.Linear(axes, width)
+        self.voice: nn.Embedding = nn.Embedding(config.voices, width)
+        self.decoder: nn.Sequential = nn.Sequential(
             *(Block(width, KERNEL - 1 - after, after) for after in config.ahead), nn.LayerNorm(width)
         )
-        self.controls = nn.Linear(width, FRAMES_PER_CODE * (1 + BANDS + len(NOISE_BANDS)))
+        self.controls: nn.Linear = nn.Linear(width, FRAMES_PER_CODE * (1 + BANDS + len(NOISE_BANDS)))
 
     @staticmethod
     def from_folder(folder: Path) -> SpeechCodec:
@@ -211,10 +215,13 @@ class DecoderStream:
     """Streaming decoder of a growing sequence of codes; every block caches the positions that it looks back at."""
 
     def __init__(self, codec: SpeechCodec, voice: int) -> None:
-        self.codec, self.voice = codec, torch.tensor([voice])
+        self.codec: SpeechCodec = codec
+        self.voice: Tensor = torch.tensor([voice])
+        self.norm: nn.Module
         *blocks, self.norm = codec.decoder
-        self.blocks = cast(list[Block], blocks)
+        self.blocks: list[Block] = cast(list[Block], blocks)
         weight = codec.point.weight
+        self.histories: list[Tensor]
         self.histories = [weight.new_zeros(1, block.padding[0], codec.config.width) for block in self.blocks]
 
     def push(self, codes: Tensor, last: bool) -> Tensor:
@@ -239,12 +246,14 @@ class CodecStream:
     """
 
     def __init__(self, codec: SpeechCodec, voice: int, speed: float = 1.0) -> None:
-        self.codec, self.decoder, self.speed = codec, DecoderStream(codec, voice), speed
-        self.codes = torch.empty(0, dtype=torch.long)
-        self.num_decoded = 0  # codes that the decoder has processed
-        self.hidden_states = codec.point.weight.new_empty(1, 0, codec.config.width)
-        self.num_frames = 0  # frames rendered so far
-        self.phase = torch.zeros(1)
+        self.codec: SpeechCodec = codec
+        self.decoder: DecoderStream = DecoderStream(codec, voice)
+        self.speed: float = speed
+        self.codes: Tensor = torch.empty(0, dtype=torch.long)
+        self.num_decoded: int = 0  # codes that the decoder has processed
+        self.hidden_states: Tensor = codec.point.weight.new_empty(1, 0, codec.config.width)
+        self.num_frames: int = 0  # frames rendered so far
+        self.phase: Tensor = torch.zeros(1)
 
     @property
     def look_ahead(self) -> int:

@@ -28,9 +28,10 @@ class CloningFamily(TokenFamily):
 
     def __init__(self, inputs: FamilyInputs, codec: Any) -> None:
         super().__init__(inputs)
-        self.codec = FsqCodec(inputs.card.codec, codec, inputs.device)
-        self.sample_rate, self.num_codes = self.codec.sample_rate, len(self.codec.codebook)
-        self.rate = self.sample_rate / self.codec.samples_per_code
+        self.codec: FsqCodec = FsqCodec(inputs.card.codec, codec, inputs.device)
+        self.sample_rate: int = self.codec.sample_rate
+        self.num_codes: int = len(self.codec.codebook)
+        self.rate: float = self.sample_rate / self.codec.samples_per_code
         self.locate_codes()
         self.last_reference: tuple[bytes, Tensor] = (
             b"",

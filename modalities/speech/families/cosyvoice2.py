@@ -9,6 +9,7 @@ of this package, so results have tokens only.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,8 +26,10 @@ FEWEST, MOST = 2, 20  # codes per text token
 class CosyVoice2(TokenFamily):
     """Family of folders in the form of yuekai/cosyvoice2_llm."""
 
-    code_token, end_tokens = "<|s_{}|>", ("<|eos1|>", "<|eos2|>", "<|eos3|>")
-    sample_rate, rate = 24_000, 25.0
+    code_token: ClassVar[str] = "<|s_{}|>"
+    end_tokens: ClassVar[tuple[str, str, str]] = ("<|eos1|>", "<|eos2|>", "<|eos3|>")
+    sample_rate: int = 24_000
+    rate: float = 25.0
     num_codes = LEVELS**AXES
     no_audio_reason = (
         "CosyVoice 2 comes here as its language model only, without the flow and vocoder that make sound; "
@@ -36,7 +39,7 @@ class CosyVoice2(TokenFamily):
     def __init__(self, inputs: FamilyInputs) -> None:
         super().__init__(inputs)
         self.locate_codes()
-        self.context = LONGEST_PART + 16 + self.codes_in_seconds(LONGEST_SENTENCE)
+        self.context: int = LONGEST_PART + 16 + self.codes_in_seconds(LONGEST_SENTENCE)
 
     @cached_property
     def codebook(self) -> Tensor:

@@ -7,6 +7,7 @@ assistant's answer begins with the reference's codes; after the model card's exa
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 from polydraft.modalities.speech.families.cloning import CloningFamily
 from polydraft.modalities.speech.family import FamilyInputs, Voice
@@ -23,7 +24,8 @@ DATE = "26 Jul 2024"  # fixed date for Llama's chat template, so that output doe
 class Llasa(CloningFamily):
     """Family of folders in the form of HKUSTAudio/Llasa."""
 
-    code_token, end_tokens = "<|s_{}|>", ("<|SPEECH_GENERATION_END|>",)
+    code_token: ClassVar[str] = "<|s_{}|>"
+    end_tokens: ClassVar[tuple[str]] = ("<|SPEECH_GENERATION_END|>",)
 
     def __init__(self, inputs: FamilyInputs) -> None:
         from transformers.models.xcodec2 import Xcodec2Model

@@ -7,7 +7,7 @@ the reference's codes, after neutts.py, `_apply_chat_template`. Phonemes are esp
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument
@@ -21,7 +21,8 @@ AFTER = "<|TEXT_PROMPT_END|>\nassistant:<|SPEECH_GENERATION_START|>"
 class NeuTTS(CloningFamily):
     """Family of folders in the form of neuphonic/neutts-air."""
 
-    code_token, end_tokens = "<|speech_{}|>", ("<|SPEECH_GENERATION_END|>",)
+    code_token: ClassVar[str] = "<|speech_{}|>"
+    end_tokens: ClassVar[tuple[str]] = ("<|SPEECH_GENERATION_END|>",)
 
     def __init__(self, inputs: FamilyInputs) -> None:
         from transformers.models.neucodec import NeuCodecModel

@@ -9,6 +9,7 @@ end only where a frame would begin. Layout after orpheus_tts_pypi's engine_class
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,23 +29,26 @@ LEVELS = (0, 1, 2, 2, 1, 2, 2)  # SNAC level of every slot
 class Orpheus(TokenFamily):
     """Family of folders in the form of canopylabs/orpheus."""
 
-    code_token, code_zero, end_tokens = "<custom_token_{}>", 10, ("<custom_token_2>",)
-    frame = len(LEVELS)
+    code_token: ClassVar[str] = "<custom_token_{}>"
+    code_zero: ClassVar[int] = 10
+    end_tokens: ClassVar[tuple[str]] = ("<custom_token_2>",)
+    frame: int = len(LEVELS)
     has_open_voices = True
 
     def __init__(self, inputs: FamilyInputs) -> None:
         super().__init__(inputs)
-        self.voices = inputs.card.manifest["voices"]
-        self.codec = Snac(inputs.card.codec, inputs.device)
+        self.voices: list[str] = inputs.card.manifest["voices"]
+        self.codec: Snac = Snac(inputs.card.codec, inputs.device)
         model = self.codec.model
         if self.codec.strides != [4, 2, 1]:
             raise WeightsError(f"the codec of {inputs.card.name} has other levels; take the SNAC of 24 kHz.")
-        self.sample_rate = int(model.sampling_rate)
-        self.samples_per_code = self.codec.samples_per_latent * self.codec.latents_per_frame / self.frame
-        self.rate = self.sample_rate / self.samples_per_code
-        self.codes_per_slot, self.num_codes = int(model.codebook_size), self.frame * int(model.codebook_size)
+        self.sample_rate: int = int(model.sampling_rate)
+        self.samples_per_code: float = self.codec.samples_per_latent * self.codec.latents_per_frame / self.frame
+        self.rate: float = self.sample_rate / self.samples_per_code
+        self.codes_per_slot: int = int(model.codebook_size)
+        self.num_codes: int = self.frame * int(model.codebook_size)
         self.locate_codes()
-        self.context = LONGEST_PART + 16 + self.codes_in_seconds(LONGEST_SENTENCE)
+        self.context: int = LONGEST_PART + 16 + self.codes_in_seconds(LONGEST_SENTENCE)
 
     @cached_property
     def token_mask(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from polydraft.modalities.speech.text.lexicon import sentence_symbols
 from polydraft.modalities.speech.text.reading import normalise_text
 from polydraft.modalities.weights import read_weights
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 LONGEST_PROMPT = 136  # symbols and specials
 USUAL = 3.7  # codes per symbol
 CODES_A_SYMBOL, CODES_MORE, MOST_CODES = 5, 44, 600  # limits of the codes of a sentence
@@ -27,8 +31,8 @@ class TinySpeech(SpeechFamily):
     """Family of folders made by `polydraft train tiny-speech`."""
 
     sample_rate = SAMPLE_RATE
-    rate = SAMPLE_RATE / SAMPLES_PER_CODE
-    eos = frozenset({vocabulary.END})
+    rate: float = SAMPLE_RATE / SAMPLES_PER_CODE
+    eos: frozenset[int] = frozenset({vocabulary.END})
     context = LONGEST_PROMPT + MOST_CODES
 
     def __init__(self, inputs: FamilyInputs) -> None:
@@ -36,15 +40,16 @@ class TinySpeech(SpeechFamily):
         card = inputs.card
         self.speakers: list[str] = card.manifest["voices"]  # in the order of the codec's voice ids
         default = card.manifest.get("voice", self.speakers[0])
-        self.voices = [default, *(voice for voice in self.speakers if voice != default)]
+        self.voices: list[str] = [default, *(voice for voice in self.speakers if voice != default)]
         self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of decoded audio, by voice
         self.comma_pauses: dict[str, float] = card.manifest.get("commas", {})  # seconds, by voice
+        self.tokenizer: Tokenizer
         self.tokenizer = read_weights("vocabulary", card.path, lambda: vocabulary.load_tokenizer(card.target))
         for voice in self.speakers:  # voices that the tokenizer lacks are refused at load
             token = vocabulary.voice_token(voice)
             read_weights("vocabulary", card.path, partial(vocabulary.id_of, self.tokenizer, token))
-        self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.tokenizer))
-        self.codec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
+        self.code_offset: int = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.tokenizer))
+        self.codec: SpeechCodec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
         num_ids = self.code_offset + self.codec.config.codebook_size
         if num_ids != inputs.vocab:
             raise WeightsError(

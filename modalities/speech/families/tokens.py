@@ -41,7 +41,7 @@ class TokenFamily(SpeechFamily):
 
     def locate_codes(self) -> None:
         """Set the ids of codes and end tokens; `num_codes` must be set before."""
-        self.first_code_id = self.token_id(self.code_token.format(self.code_zero))
+        self.first_code_id: int = self.token_id(self.code_token.format(self.code_zero))
         last = self.first_code_id + self.num_codes - 1
         if (
             self.token_id(self.code_token.format(self.code_zero + self.num_codes - 1)) != last
@@ -51,7 +51,7 @@ class TokenFamily(SpeechFamily):
                 f"the {self.num_codes} codes of {self.inputs.card.name} are not one block of its target's "
                 f"{self.inputs.vocab} ids; its parts are of several models, install it again."
             )
-        self.eos = frozenset(self.token_id(name) for name in self.end_tokens)
+        self.eos: frozenset[int] = frozenset(self.token_id(name) for name in self.end_tokens)
 
     def token_id(self, token: str) -> int:
         """Return the id of a token; raises WeightsError if the tokenizer or the model lacks it."""

@@ -99,9 +99,9 @@ class PlainTextWriter:
     def __init__(self) -> None:
         self.paragraphs: list[str] = []
         self.dropped: list[str] = []
-        self.line = ""  # current paragraph, with the line breaks of the text
-        self.item_number = ""  # number of a list item that is not written yet
-        self.skipped_element = ""  # name of an open element whose text is dropped
+        self.line: str = ""  # current paragraph, with the line breaks of the text
+        self.item_number: str = ""  # number of a list item that is not written yet
+        self.skipped_element: str = ""  # name of an open element whose text is dropped
         self.literal: list[bool] = []  # whether open emphasis is an asterisk between letters or digits
 
     def result(self) -> PlainText:

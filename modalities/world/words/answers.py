@@ -224,21 +224,24 @@ class SentenceParser:
 
     def __init__(self, words: list[str]) -> None:
         self.words = words
-        self.kinds = [index for index, word in enumerate(words) if word in KIND_OF]
-        self.modifiers = {index: self.find_modifiers(index) for index in self.kinds}
+        self.kinds: list[int] = [index for index, word in enumerate(words) if word in KIND_OF]
+        self.modifiers: dict[int, list[int]] = {index: self.find_modifiers(index) for index in self.kinds}
         taken = {index for modifiers in self.modifiers.values() for index in modifiers}
+        self.relations: list[int]
         self.relations = [index for index, word in enumerate(words) if word in RELATION_OF and self.is_relation(index)]
-        self.colours = [
+        self.colours: list[int] = [
             index for index, word in enumerate(words) if word in COLOURS and self.is_background_colour(index)
         ]
-        self.sizes = [
+        self.sizes: list[int] = [
             index for index, word in enumerate(words)
             if word in SIZE_OF and index not in taken and self.word_at(index - 1) in BEFORE_PREDICATES
         ]  # fmt: skip
-        self.numbers = [
+        self.numbers: list[int] = [
             index for index, word in enumerate(words)
             if parse_number(word) is not None and index not in taken and self.is_bare_number(index)
         ]  # fmt: skip
+        self.denied: set[int]
+        self.loose: bool
         self.denied, self.loose = self.find_denials()
 
     def word_at(self, index: int) -> str:

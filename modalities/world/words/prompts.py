@@ -150,7 +150,9 @@ class PromptReader:
     """Parser of one prompt: first the background, then the kinds, then their relation."""
 
     def __init__(self, tokens: list[PromptToken], backgrounds: Sequence[str], settings: tuple[str, ...]) -> None:
-        self.tokens, self.backgrounds, self.settings = tokens, backgrounds, settings
+        self.tokens: list[PromptToken] = tokens
+        self.backgrounds: Sequence[str] = backgrounds
+        self.settings: tuple[str, ...] = settings
         self.unexpressed: set[int] = set()  # indices of framing words whose meaning the caption leaves out
 
     def rewrite(self) -> RewrittenPrompt:

@@ -20,7 +20,7 @@ def snapshot(model: Any) -> dict[str, Any]:
     return {
         "modules": [(id(module), type(module), module.training, len(module._forward_hooks), len(module._buffers))
                     for module in model.modules()],
-        "parameters": [(id(parameter), parameter.requires_grad, parameter.data_ptr()) for parameter in model.parameters()],
+        "parameters": [(id(each), each.requires_grad, each.data_ptr()) for each in model.parameters()],
         "config": model.config.to_dict(), "attention": model.config._attn_implementation,
         "generation": model.generation_config.to_dict(),
     }  # fmt: skip
@@ -30,7 +30,8 @@ def living() -> tuple[int, int]:
     """Return the numbers of tensors and modules that exist."""
     gc.collect()
     objects = gc.get_objects()
-    return sum(type(each) is torch.Tensor for each in objects), sum(isinstance(each, torch.nn.Module) for each in objects)
+    modules = sum(isinstance(each, torch.nn.Module) for each in objects)
+    return sum(type(each) is torch.Tensor for each in objects), modules
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "gemma3"])

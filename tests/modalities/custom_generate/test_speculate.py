@@ -180,7 +180,7 @@ def test_time_limit_stops_it():
     assert ids.shape[1] == 10
 
 
-def test_sampled_ids_have_the_law_of_generate():
+def test_sampled_ids_follow_distribution_of_generate():
     """Chi-squared of the first two sampled ids against those of `generate`, and equal ids for equal seeds."""
     model, num_rows = build_once("llama"), 3000
     ids = prompts(1)["input_ids"].repeat(num_rows, 1)
@@ -272,7 +272,7 @@ def test_unknown_computation_is_refused():
         model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, pad_token_id=0, custom_generate=speculate("pld"))
 
 
-def test_every_pass_is_told():
+def test_callback_is_given_every_pass():
     model, steps = build_once("llama"), []
     decoding = speculate("pld", on_step=steps.append)
     model.generate(**prompts(1), **GREEDY, custom_generate=decoding)

@@ -45,11 +45,15 @@ class Clip(nn.Module):
 
     def __init__(self, name: str, device: torch.device) -> None:
         super().__init__()
-        self.score, self.about = package().functional.multimodal.clip_score, name
+        self.score: Any = package().functional.multimodal.clip_score
+        self.about: str = name
         folder = find_clip(name)
         self.model: Any = load_pretrained(CLIPModel, folder, device, torch.float32, ignored_suffixes=BUFFERS)
+        self.eye: Any
+        self.words: Any
         self.eye, self.words = read_weights("processor", folder, lambda: processor(folder))
-        self.config, self.device = self.model.config, device
+        self.config: Any = self.model.config
+        self.device: torch.device = device
         self.width: int = self.config.projection_dim
         self.longest: int = self.config.text_config.max_position_embeddings
 

@@ -34,7 +34,8 @@ OTHERWISE = "or compare features of CLIP with --fid-features clip"
 class Inception:
     """Inception-v3 of 2015-12-05. given: file of its weights, or folder that has it."""
 
-    label, width = "Inception", 2048
+    label: str = "Inception"
+    width: int = 2048
 
     def __init__(self, given: Path | None, device: torch.device) -> None:
         file = given or Path(torch.hub.get_dir()) / "checkpoints"
@@ -44,8 +45,9 @@ class Inception:
                 f"FID needs weights that are not at {file}; download {URL} and give it as --inception, {OTHERWISE}."
             )
         self.device = device
-        self.network = read_weights("Inception", file, lambda: network(weights(file))).to(device)
+        self.network: Any = read_weights("Inception", file, lambda: network(weights(file))).to(device)
         published = hashlib.sha256(file.read_bytes()).hexdigest().startswith(MARK)
+        self.about: str
         self.about = "Inception of 2015-12-05" if published else f"{file.name}, which is not the published Inception"
 
     @torch.inference_mode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ class Frechet:
     """
 
     def __init__(self, width: int) -> None:
-        self.metric = package().image.fid.FrechetInceptionDistance(Given(width), reset_real_features=False)
+        self.metric: Any = package().image.fid.FrechetInceptionDistance(Given(width), reset_real_features=False)
 
     def stay(self, features: Tensor) -> None:
         """More of what all others are compared with."""

@@ -100,13 +100,16 @@ class Quality:
 
     def __init__(self, wanted: Wanted, texts: Sequence[str], batch: int, device: torch.device) -> None:
         wanted.check()
-        self.wanted, self.batch = wanted, batch
-        self.texts = list(islice(cycle(texts), wanted.count or len(texts)))
-        self.clip = None if wanted.clip is None else Clip(wanted.clip, device)
+        self.wanted: Wanted = wanted
+        self.batch: int = batch
+        self.texts: list[str] = list(islice(cycle(texts), wanted.count or len(texts)))
+        self.clip: Clip | None = None if wanted.clip is None else Clip(wanted.clip, device)
         self.network: Features | None = None
         if wanted.compares:
             self.network = self.clip if wanted.features == "clip" else Inception(wanted.inception, device)
             self.enough(len(self.texts), "drawn; ask for more with --pictures")
+        self.reference: Frechet | None
+        self.references: int
         self.reference, self.references = self.referred()
 
     def enough(self, count: int, how: str) -> None:

@@ -92,7 +92,7 @@ def run(folder: Path, number: int = SCENES, seed: int = 0, minutes: float = math
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="of a tokenizer")
     parser.add_argument("--number", type=int, default=SCENES, help="scenes to look at")
     parser.add_argument("--seed", type=int, default=0)

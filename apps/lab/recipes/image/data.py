@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -160,9 +160,9 @@ class GlyphCodes:
     """
 
     def __init__(self, vq: VQTokenizer) -> None:
-        self.size = vq.config.codebook_size
+        self.size: int = vq.config.codebook_size
         empty = self.encode(vq, [Scene(name, ()) for name in BACKGROUNDS], 1)
-        self.empty = {name: codes[0, 0] for name, codes in zip(BACKGROUNDS, empty, strict=True)}
+        self.empty: dict[str, Any] = {name: codes[0, 0] for name, codes in zip(BACKGROUNDS, empty, strict=True)}
         self.glyphs: dict[tuple[str, str, str], NDArray[np.int64]] = {}
         for background in BACKGROUNDS:
             for size, pixels in GLYPH_SIZES.items():
@@ -248,16 +248,20 @@ class SceneBatches:
         source: SceneSource | None = None, textured: float = 0.0, things: float = 1.0, first: float = 1.0,
         text: Tokenizer | None = None,
     ) -> None:  # fmt: skip
-        self.codes = cached_glyph_codes(vq_folder, (vq_folder / "model.safetensors").stat().st_mtime_ns)
-        self.text = text or vocabulary.build_image_tokenizer(world)
-        self.planned = plan.plan_length(self.text)
-        self.source, self.textured = source, textured if source else 0.0
-        self.things, self.first = things, first
+        self.codes: GlyphCodes = cached_glyph_codes(vq_folder, (vq_folder / "model.safetensors").stat().st_mtime_ns)
+        self.text: Tokenizer = text or vocabulary.build_image_tokenizer(world)
+        self.planned: int = plan.plan_length(self.text)
+        self.source: SceneSource | None = source
+        self.textured: float = textured if source else 0.0
+        self.things: float = things
+        self.first: float = first
         self.longest = LONGEST_IN_SETTINGS if world.settings else LONGEST_PROMPT
-        self.offset = vocabulary.code_offset(self.text)
-        self.vocab_size = self.offset + self.codes.size
-        self.world, self.rng = world, np.random.default_rng(seed)
-        self.held_out, self.drop = held_out, drop
+        self.offset: int = vocabulary.code_offset(self.text)
+        self.vocab_size: int = self.offset + self.codes.size
+        self.world: World = world
+        self.rng: np.random.Generator = np.random.default_rng(seed)
+        self.held_out: bool = held_out
+        self.drop: float = drop
 
     def sample_flat(self) -> SceneSample:
         """Sample a scene of the flat world's grammar."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.apps.lab.recipes.image.data import (
@@ -70,7 +71,7 @@ class KindErrors:
     """Moving averages of the decoding error by kind; kinds with larger errors, thin or pale ones, are sampled more."""
 
     def __init__(self) -> None:
-        self.known = np.ones(len(KINDS))
+        self.known: NDArray[np.float64] = np.ones(len(KINDS))
 
     def update(self, decoded: Tensor, pixels: Tensor, scenes: Sequence[Scene]) -> None:
         """Update the errors of kinds from decoded images [B, 3, 128, 128], over silhouettes of objects in `scenes`."""
@@ -93,8 +94,12 @@ class DecoderTraining:
     """Training state: a tokenizer whose decoder is trained, and its critic."""
 
     def __init__(self, tokenizer: VQTokenizer, grain: int, spectral: float, fooling: float) -> None:
-        self.model, self.adversary = with_grain(tokenizer, grain), Adversary()
-        self.spectral, self.fooling, self.errors = spectral, fooling, KindErrors()
+        self.model: VQTokenizer = with_grain(tokenizer, grain)
+        self.adversary: Adversary = Adversary()
+        self.spectral: float = spectral
+        self.fooling: float = fooling
+        self.errors: KindErrors = KindErrors()
+        self.optimiser: torch.optim.AdamW
         self.optimiser = torch.optim.AdamW(self.model.decoder.parameters(), lr=RATE, betas=(0.9, 0.95))
 
     def train_step(self, scenes: list[Scene], things: float, spent: float) -> dict[str, float]:
@@ -147,7 +152,7 @@ def run(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=30.0)

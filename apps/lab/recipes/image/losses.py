@@ -58,7 +58,7 @@ class PatchCritic(nn.Module):
 
     def __init__(self, width: int = 96) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
+        self.layers: nn.Sequential = nn.Sequential(
             nn.PixelUnshuffle(4), nn.Conv2d(48, width, 3, padding=1), nn.LeakyReLU(0.2),
             nn.Conv2d(width, 2 * width, 4, 2, 1), nn.GroupNorm(8, 2 * width), nn.LeakyReLU(0.2),
             nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.GroupNorm(8, 2 * width), nn.LeakyReLU(0.2),
@@ -79,8 +79,8 @@ class Adversary:
     """Critic with its optimizer, trained together with the decoder that it judges."""
 
     def __init__(self) -> None:
-        self.critic = PatchCritic()
-        self.optimiser = torch.optim.AdamW(self.critic.parameters(), lr=1e-3, betas=(0.5, 0.95))
+        self.critic: PatchCritic = PatchCritic()
+        self.optimiser: torch.optim.AdamW = torch.optim.AdamW(self.critic.parameters(), lr=1e-3, betas=(0.5, 0.95))
 
     def train_critic(self, pixels: Tensor, decoded: Tensor, ground: Tensor) -> float:
         """Train the critic for a step; return the loss before it."""

@@ -31,9 +31,9 @@ def sheet(rows: int, seed: int = 0) -> Image.Image:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args: argparse.Namespace = parser.parse_args()
     sheet(args.rows, args.seed).save(args.path)

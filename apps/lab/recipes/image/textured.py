@@ -57,7 +57,9 @@ class LiveScenes:
     """Scenes rendered on demand."""
 
     def __init__(self, vq: VQTokenizer, seed: int, held_out: bool = False) -> None:
-        self.vq, self.rng, self.held_out = vq, np.random.default_rng(seed), held_out
+        self.vq: VQTokenizer = vq
+        self.rng: np.random.Generator = np.random.default_rng(seed)
+        self.held_out: bool = held_out
         self.ready: list[EncodedScene] = []
 
     def next_scene(self) -> EncodedScene:
@@ -84,8 +86,9 @@ class ShardedScenes:
     """Scenes from a folder of shards, shuffled in every epoch; shards added meanwhile are read in the next epoch."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.rng = folder, np.random.default_rng(seed)
-        self.scenes = self.iterate()
+        self.folder: Path = folder
+        self.rng: np.random.Generator = np.random.default_rng(seed)
+        self.scenes: Iterator[EncodedScene] = self.iterate()
 
     def next_scene(self) -> EncodedScene:
         return next(self.scenes)

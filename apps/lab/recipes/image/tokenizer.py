@@ -109,11 +109,13 @@ class MovingCodebook:
     """Codebook statistics as moving averages; unused codes restart on current latents, the first `fixed` codes stay."""
 
     def __init__(self, model: VQTokenizer, decay: float = 0.98, fixed: int = 0) -> None:
-        self.model, self.decay, self.fixed = model, decay, fixed
-        self.counts = torch.ones(model.config.codebook_size)
+        self.model: VQTokenizer = model
+        self.decay: float = decay
+        self.fixed: int = fixed
+        self.counts: Tensor = torch.ones(model.config.codebook_size)
         if fixed:
             self.counts[fixed:] = 0  # unused as yet, so they restart at once
-        self.sums = model.codebook.clone()
+        self.sums: Tensor = model.codebook.clone()
 
     @torch.no_grad()
     def update(self, latents: Tensor, codes: Tensor, restart: bool) -> int:
@@ -136,7 +138,8 @@ class TokenizerScenes:
     """Training scenes of a tokenizer: packed scenes of a world, and with settings some of the grammar's."""
 
     def __init__(self, world: World, seed: Sequence[int]) -> None:
-        self.world, self.rng = world, np.random.default_rng(seed)
+        self.world: World = world
+        self.rng: np.random.Generator = np.random.default_rng(seed)
 
     def sample(self, rows: int, kind_probs: Floats | None = None) -> list[Scene]:
         """Sample `rows` scenes; `kind_probs` [K] are probabilities of kinds in packed scenes."""
@@ -183,14 +186,18 @@ class TokenizerTraining:
         self, world: World, codes: int, seed: int, spectral: float = SPECTRAL, elder: VQTokenizer | None = None
     ) -> None:
         torch.manual_seed(seed)
-        self.world, self.spectral, self.elder = world, spectral, elder
+        self.world: World = world
+        self.spectral: float = spectral
+        self.elder: VQTokenizer | None = elder
         model = extend_codebook(elder, codes) if elder else VQTokenizer(VQConfig(codebook_size=codes))
-        self.model = channels_last(model)
+        self.model: VQTokenizer = channels_last(model)
         # With many codes few latents of a batch hit any one, so averages are longer.
         fixed = elder.config.codebook_size if elder else 0
-        self.moving = MovingCodebook(self.model, 1 - 0.02 * min(1, 2048 / codes), fixed)
+        self.moving: MovingCodebook = MovingCodebook(self.model, 1 - 0.02 * min(1, 2048 / codes), fixed)
+        self.optimiser: torch.optim.AdamW
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4)
-        self.step, self.seconds = 0, 0.0
+        self.step: int = 0
+        self.seconds: Any = 0.0
 
     def train_step(
         self, pixels: Tensor, matted: Tensor, weight: Tensor, flat: Tensor, spent: float
@@ -303,7 +310,7 @@ def run(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--seed", type=int, default=0)

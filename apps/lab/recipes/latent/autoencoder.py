@@ -190,13 +190,13 @@ def fit_decoder(
     print(f"final psnr {image_psnr:.2f} in boxes {box_psnr:.2f}", flush=True)
 
 
-STAGES = {"encoder": train_encoder, "decoder": train_decoder}
+STAGES: dict[str, Callable[..., Any]] = {"encoder": train_encoder, "decoder": train_decoder}
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args: argparse.Namespace = parser.parse_args()
     STAGES[args.stage](args.out, args.minutes, args.seed)

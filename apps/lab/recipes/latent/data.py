@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -43,6 +44,9 @@ from polydraft.modalities.world.scene import (
 from polydraft.modalities.world.words.captions import caption_vocabulary as words
 from polydraft.modalities.world.words.captions import plural_synonyms, write_caption
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 Latents = NDArray[np.float32]
 
 # A cell this near to the bare background is taken as background: first cells of objects have to be visible through the
@@ -78,8 +82,8 @@ class GlyphLatents:
             [np.stack(list(bare.values())), *(cells.reshape(-1, codec.size) for cells in found.values())]
         )
         _, first, ids = np.unique(flat.round(DIGITS), axis=0, return_index=True, return_inverse=True)
-        self.table = torch.from_numpy(flat[first])
-        self.empty = {name: int(ids[index]) for index, name in enumerate(bare)}
+        self.table: Tensor = torch.from_numpy(flat[first])
+        self.empty: dict[str, int] = {name: int(ids[index]) for index, name in enumerate(bare)}
         parts = np.split(ids[len(bare) :], np.cumsum([cells.shape[0] ** 2 for cells in found.values()])[:-1])
         self.glyphs: dict[tuple[str, str, str], Codes] = {
             name: part.reshape(cells.shape[:2]) for (name, cells), part in zip(found.items(), parts, strict=True)
@@ -90,7 +94,7 @@ class GlyphLatents:
                 f"latents of this encoder do not tell {hidden[0]!r} from the background; train it for longer."
             )
         firsts = {int(ids[0]) for ids in seen.values()}
-        self.start_classes = torch.zeros(len(self.table), dtype=torch.long)
+        self.start_classes: Tensor = torch.zeros(len(self.table), dtype=torch.long)
         self.start_classes[sorted(firsts)] = torch.arange(1, len(firsts) + 1)
 
     @staticmethod
@@ -159,9 +163,11 @@ class LatentBatches:
     """
 
     def __init__(self, glyphs: GlyphLatents, seed: int, held_out: bool = False, drop: float = 0.1) -> None:
-        self.glyphs, self.held_out, self.drop = glyphs, held_out, drop
-        self.text = vocabulary.build_tokenizer(words(), plural_synonyms())
-        self.rng = np.random.default_rng(seed)
+        self.glyphs: GlyphLatents = glyphs
+        self.held_out: bool = held_out
+        self.drop: float = drop
+        self.text: Tokenizer = vocabulary.build_tokenizer(words(), plural_synonyms())
+        self.rng: np.random.Generator = np.random.default_rng(seed)
 
     def sample_captioned(self) -> tuple[str, Scene, Codes, Floats, Bools]:
         """Sample a composition from the grammar; return caption, scene and the distributions of `posterior.py`."""

@@ -109,7 +109,7 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=("lm", "eagle"))
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=8.0)

@@ -99,7 +99,7 @@ def run(runs: Path, scenes: int, seed: int = 99) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--scenes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=99)

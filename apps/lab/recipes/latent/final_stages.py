@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,10 +88,10 @@ def finish_decoder(runs: Path, minutes: float, seed: int = 0) -> None:
 STAGES = {"head": finish_head, "decoder": finish_decoder}
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = vars(parser.parse_args())
+    arguments: dict[str, Any] = vars(parser.parse_args())
     STAGES[arguments.pop("stage")](**arguments)

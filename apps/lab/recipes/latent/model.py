@@ -23,7 +23,8 @@ class LatentModel(nn.Module):
 
     def __init__(self, backbone: LlamaModel, head: LatentHead) -> None:
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone: LlamaModel = backbone
+        self.head: LatentHead = head
 
     @classmethod
     def from_folders(cls, backbone: Path, head: Path) -> Self:

@@ -35,10 +35,13 @@ class ScheduledSamplingPool:
     def __init__(
         self, model: LatentModel, probe: StartProbe, fresh: Callable[[int], LatentBatch], rows: int, rounds: int
     ) -> None:
-        self.model, self.probe, self.fresh, self.rounds = model, probe, fresh, rounds
-        self.step = 0
+        self.model: LatentModel = model
+        self.probe: StartProbe = probe
+        self.fresh: Callable[[int], LatentBatch] = fresh
+        self.rounds: int = rounds
+        self.step: int = 0
         batches = [fresh(rows) for _ in range(POOL)]
-        self.pool = [
+        self.pool: list[PooledBatch] = [
             PooledBatch(batch, add_token_noise(model.head, batch), torch.arange(rows) % rounds) for batch in batches
         ]
 

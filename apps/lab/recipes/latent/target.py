@@ -116,7 +116,7 @@ def run(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--image", type=Path, default=Path("assets/models/tiny-image"))
     parser.add_argument("--minutes", type=float, default=60.0)

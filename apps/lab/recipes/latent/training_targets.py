@@ -136,7 +136,8 @@ class StartProbe(nn.Module):
 
     def __init__(self, width: int, classes: int, size: int) -> None:
         super().__init__()
-        self.scores, self.latents = nn.Linear(width, classes), nn.Linear(width, size)
+        self.scores: nn.Linear = nn.Linear(width, classes)
+        self.latents: nn.Linear = nn.Linear(width, size)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         return self.scores(features), self.latents(features)

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -66,7 +68,8 @@ class CodedSpeech:
 
     def __init__(self, folder: Path, letters: frozenset[int], codes_from: int, num_held_out: int = 128) -> None:
         """Load all shards of a folder; `letters` are ids of letters, `codes_from` is the id of code 0."""
-        self.letters, self.codes_from = np.array(sorted(letters)), codes_from
+        self.letters: NDArray[np.int64] = np.array(sorted(letters))
+        self.codes_from: int = codes_from
         shards = [np.load(path) for path in sorted(folder.glob("shard-?????.npz"))]
         if not shards:
             raise DataUnavailable(f"{folder} holds no coded speech; render and encode some first.")
@@ -74,19 +77,20 @@ class CodedSpeech:
         def concatenate(name: str) -> np.ndarray:
             return np.concatenate([shard[name] for shard in shards])
 
-        self.symbols, self.times, self.codes = concatenate("symbols"), concatenate("times"), concatenate("codes")
-        self.voices, self.symbol_counts, self.code_counts = (
-            concatenate("voices"),
-            concatenate("symbol_counts"),
-            concatenate("code_counts"),
-        )
-        self.symbols_from = np.cumsum(self.symbol_counts) - self.symbol_counts
-        self.first_code = np.cumsum(self.code_counts) - self.code_counts
-        self.lengths = self.symbol_counts + self.code_counts + 3
+        self.symbols: NDArray[Any] = concatenate("symbols")
+        self.times: NDArray[Any] = concatenate("times")
+        self.codes: NDArray[Any] = concatenate("codes")
+        self.voices: NDArray[Any] = concatenate("voices")
+        self.symbol_counts: NDArray[Any] = concatenate("symbol_counts")
+        self.code_counts: NDArray[Any] = concatenate("code_counts")
+        self.symbols_from: NDArray[Any] = np.cumsum(self.symbol_counts) - self.symbol_counts
+        self.first_code: NDArray[Any] = np.cumsum(self.code_counts) - self.code_counts
+        self.lengths: NDArray[Any] = self.symbol_counts + self.code_counts + 3
         fitting = np.flatnonzero(self.lengths <= LENGTHS[-1])
         held_out = fitting[:: max(FEWEST, len(fitting) // num_held_out)][:num_held_out]
-        self.held_out, train = held_out, np.setdiff1d(fitting, held_out)
-        self.train = train[np.argsort(self.lengths[train], kind="stable")]
+        self.held_out: NDArray[np.intp] = held_out
+        train = np.setdiff1d(fitting, held_out)
+        self.train: NDArray[np.intp] = train[np.argsort(self.lengths[train], kind="stable")]
 
     @staticmethod
     def from_runs(runs: Path) -> CodedSpeech:

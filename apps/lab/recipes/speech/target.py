@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3, "entropy": 0.0}
 DROPOUT, DECAY = 0.1, 0.05
 LAYER = 5  # its output is the pointer's input
 HIDDEN = 384  # of every draft head
-ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+ROPE: dict[str, str | float] = {"rope_type": "default", "rope_theta": 10_000.0}
 
 
 class Pointer(nn.Module):
@@ -49,8 +50,9 @@ class Pointer(nn.Module):
 
     def __init__(self, width: int, narrow: int = 64) -> None:
         super().__init__()
-        self.asks, self.answers = nn.Linear(width, narrow, bias=False), nn.Linear(width, narrow, bias=False)
-        self.scale = narrow**-0.5
+        self.asks: nn.Linear = nn.Linear(width, narrow, bias=False)
+        self.answers: nn.Linear = nn.Linear(width, narrow, bias=False)
+        self.scale: Any = narrow**-0.5
 
     def forward(self, hidden: Tensor, batch: SpeechBatch) -> Tensor:
         """Return the mean nats per code that is spoken for a symbol; `hidden` is [B, L, D]."""
@@ -157,7 +159,7 @@ def run(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True, help="holds coded/, target/tokenizer.json and codec/")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)

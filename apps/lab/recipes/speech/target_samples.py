@@ -37,7 +37,7 @@ def run(runs: Path, sentences: int, minutes: float, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=20_000)
     parser.add_argument("--minutes", type=float, default=90.0)

@@ -84,7 +84,9 @@ class Conversations:
     """Endless batches of conversations about training scenes, or about held-out ones."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int | list[int], held_out: bool = False) -> None:
-        self.tokenizer, self.rng, self.held_out = tokenizer, np.random.default_rng(seed), held_out
+        self.tokenizer: Tokenizer = tokenizer
+        self.rng: np.random.Generator = np.random.default_rng(seed)
+        self.held_out: bool = held_out
 
     def next_batch(self, rows: int) -> ConversationBatch:
         result = [self.sample_row() for _ in range(rows)]

@@ -32,10 +32,13 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.vlm.request import ChatProgress
 from polydraft.modalities.vlm.result import ChatResult
 
-router = APIRouter(tags=["chat"], route_class=NamingRoute)
+router: APIRouter = APIRouter(tags=["chat"], route_class=NamingRoute)
 MOST_PICTURES, MOST_READ = 8, 16  # of a conversation, and read for all its choices
 MOST_TEXT = 2_000_000  # characters of all messages
-ANSWER = {"content": {"text/event-stream": EVENTS}, "description": "An answer, or its events: ChatChunk."}
+ANSWER: dict[str, Any] = {
+    "content": {"text/event-stream": EVENTS},
+    "description": "An answer, or its events: ChatChunk.",
+}
 
 
 @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=WORK | {200: ANSWER})

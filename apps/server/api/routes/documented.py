@@ -19,7 +19,7 @@ REASONS = {
     429: "The queue is full; Retry-After says when to ask again.", 500: "The computation failed.",
     503: "The server is not ready, or about to stop.", 504: "The request took longer than it may.",
 }  # fmt: skip
-WAIT = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+WAIT: dict[str, Any] = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
 
 
 def refusals(*more: int) -> dict[int | str, dict[str, Any]]:

@@ -29,8 +29,8 @@ from polydraft.modalities.image.recipe import ImageRecipe
 from polydraft.modalities.image.request import ImageProgress
 from polydraft.modalities.image.result import ImageResult
 
-router = APIRouter(tags=["images"], route_class=NamingRoute)
-PICTURES = {
+router: APIRouter = APIRouter(tags=["images"], route_class=NamingRoute)
+PICTURES: dict[str, Any] = {
     "content": {"text/event-stream": EVENTS},
     "description": "Pictures, or their events: PartialImage and CompletedImage.",
 }

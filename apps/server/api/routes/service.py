@@ -16,7 +16,7 @@ from polydraft.apps.server.api.schemas.service import Index, ModelInfo, ModelLis
 from polydraft.apps.server.engine.engine import Served
 from polydraft.core.errors import UnknownModel
 
-router = APIRouter(tags=["service"])
+router: APIRouter = APIRouter(tags=["service"])
 DOWN: dict[int | str, dict[str, Any]] = {503: {"model": Status, "description": "Not now; status says why."}}
 TEXT: dict[str, Any] = {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
 

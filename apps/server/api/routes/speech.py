@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
@@ -30,9 +31,9 @@ from polydraft.modalities.speech.request import SpeechProgress
 from polydraft.modalities.speech.resampling import Resampler
 from polydraft.modalities.speech.result import SpeechResult, to_pcm16
 
-router = APIRouter(tags=["speech"], route_class=NamingRoute)
+router: APIRouter = APIRouter(tags=["speech"], route_class=NamingRoute)
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-SOUND = {
+SOUND: dict[str, Any] = {
     "description": "Sound, or its events: AudioDelta and AudioDone.",
     "content": dict.fromkeys(sound.MEDIA.values(), BINARY) | {"text/event-stream": EVENTS},
 }

@@ -41,7 +41,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.transcription.request import TranscriptionProgress
 from polydraft.modalities.transcription.result import Transcription
 
-router = APIRouter(tags=["transcription"], route_class=NamingRoute)
+router: APIRouter = APIRouter(tags=["transcription"], route_class=NamingRoute)
 MEDIA = {"text": "text/plain; charset=utf-8", "srt": "text/plain; charset=utf-8", "vtt": "text/vtt; charset=utf-8"}
 PLAIN = {"schema": {"type": "string"}}
 TEXTS: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ from polydraft.apps.server.api.schemas.common import (
     Text,
 )
 
+if TYPE_CHECKING:
+    from pydantic import ConfigDict
+
 MOST_MESSAGES, MOST_PARTS, LONGEST_TEXT = 64, 32, 20_000
 MOST_TOKENS, MOST_CHOICES = 4096, 8
 MOST_STOPS, LONGEST_STOP = 4, 256
@@ -27,6 +30,7 @@ NO_PENALTY = "only 0 is possible here; repetition_penalty is what makes tokens l
 class Part(RequestModel):
     """Part of a message; unknown fields that clients add, such as `cache_control`, are ignored."""
 
+    model_config: ClassVar[ConfigDict]
     model_config = RequestModel.model_config | {"extra": "allow", "json_schema_extra": {"additionalProperties": True}}
 
 
@@ -74,7 +78,7 @@ class UserMessage(RequestModel):
 class AssistantMessage(RequestModel, AnswerMessage):
     """Earlier answer, as this server sent it or as clients store it, with additional null fields."""
 
-    model_config = RequestModel.model_config
+    model_config: ClassVar[ConfigDict] = RequestModel.model_config
 
     role: Literal["assistant"]
     content: str | Parts | None = None  # type: ignore[assignment]  # wider than the response's

@@ -36,7 +36,7 @@ class RequestModel(BaseModel):
     Null means "not set" for every optional field, known or not. 2.0 is an integer, as in JSON Schema.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": NULL}
     )
 
@@ -65,7 +65,7 @@ class RequestModel(BaseModel):
 class FormModel(BaseModel):
     """Base model of forms, whose values are texts: no unknown fields, and an empty text is a field that is not set."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
     file_description: ClassVar[str] = ""
 
     @model_validator(mode="before")
@@ -134,7 +134,7 @@ def ignored(body: BaseModel, path: str = "") -> list[str]:
 class ResponseModel(BaseModel):
     """Base model of responses and their parts."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
 class TokenUsage(ResponseModel):

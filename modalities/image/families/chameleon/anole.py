@@ -9,7 +9,7 @@ chameleon/inference/chameleon.py: guidance 3, temperature 0.7, top-p 0.9. The en
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -32,9 +32,9 @@ class Anole(Chameleon):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.eoi = self.prompt_tokenizer.id(EOI)
+        self.eoi: Any = self.prompt_tokenizer.id(EOI)
         side = self.model.config.vq_config.resolution // self.pixels_per_code
-        self.grid = side, side
+        self.grid: tuple[int, int] = side, side
 
     def with_init_image(self, init_image: Image.Image) -> Self:
         """Return the family with an RGB image shown to it, cropped to fill the grid."""

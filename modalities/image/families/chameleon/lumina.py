@@ -36,11 +36,11 @@ class LuminaMGPT(RowDelimiterFamily, Chameleon):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.vocab_size += 1
-        self.row_end_text_id = self.prompt_tokenizer.id(END_OF_ROW)
+        self.vocab_size: int = self.vocab_size + 1
+        self.row_end_text_id: int = self.prompt_tokenizer.id(END_OF_ROW)
         match = TRAINED_SIZE.search(self.card.name)
         side = (int(match[1]) if match else DEFAULT_SIZE) // self.pixels_per_code
-        self.grid = side, side
+        self.grid: tuple[int, int] = side, side
 
     @classmethod
     def load(cls, card: ModelCard, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None) -> Any:

@@ -46,9 +46,10 @@ class SharedVocabularyFamily(ImageFamily):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.prompt_tokenizer = PromptTokenizer(parts.card.target, parts.card.name, self.prompt_vocab_size)
-        self.vq = vq.load(parts.card.codec, parts.device, parts.model.dtype, encoder=self.reads_images)
-        self.pixels_per_code, self.vocab_size = vq.pixels_per_code(self.vq), len(self.codebook_embeddings)
+        self.prompt_tokenizer: Any = PromptTokenizer(parts.card.target, parts.card.name, self.prompt_vocab_size)
+        self.vq: Any = vq.load(parts.card.codec, parts.device, parts.model.dtype, encoder=self.reads_images)
+        self.pixels_per_code: int = vq.pixels_per_code(self.vq)
+        self.vocab_size: int = len(self.codebook_embeddings)
         self.first_code_text_id = self.find_first_code()
         self.model.lm_head = slice_output_rows(self.model.lm_head, self.first_code_text_id, self.vocab_size)
 
@@ -77,6 +78,9 @@ class Chameleon(SharedVocabularyFamily):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
+        self.bos: Any
+        self.boi: Any
+        self.end_of_turn: Any
         self.bos, self.boi, self.end_of_turn = (self.prompt_tokenizer.id(word) for word in (BOS, BOI, END_OF_TURN))
 
     @classmethod

@@ -10,7 +10,7 @@ are those of baaivision/Emu3, image_generation.py: guidance 3, the likeliest 204
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +38,13 @@ class Emu3(RowDelimiterFamily, ImageFamily):
     """Folder of transformers' `Emu3ForConditionalGeneration`."""
 
     supports_any_size = True
-    default_negative_prompt = NEGATIVE_PROMPT
+    default_negative_prompt: ClassVar[str] = NEGATIVE_PROMPT
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.prompt_tokenizer = PromptTokenizer(parts.card.target, parts.card.name, self.prompt_vocab_size)
+        self.prompt_tokenizer: Any = PromptTokenizer(parts.card.target, parts.card.name, self.prompt_vocab_size)
         codes = len(self.codebook_embeddings)
+        self.row_end_text_id: int
         self.row_end_text_id, first = self.prompt_tokenizer.id(END_OF_ROW), self.prompt_tokenizer.id(CODE.format(0))
         if (
             self.prompt_tokenizer.id(CODE.format(codes - 1)) != first + codes - 1
@@ -53,9 +54,10 @@ class Emu3(RowDelimiterFamily, ImageFamily):
                 f"the {codes} codes of {self.card.name} are not one block of its {self.prompt_vocab_size} ids; "
                 "its parts are of several models, download it again."
             )
-        self.vocab_size, self.first_code_text_id = codes + 1, first
-        self.grid = DEFAULT_SIDE, DEFAULT_SIDE
-        self.pixels_per_code = 2 ** (len(self.model.config.vq_config.channel_multiplier) - 1)
+        self.vocab_size: int = codes + 1
+        self.first_code_text_id: int = first
+        self.grid: tuple[int, int] = DEFAULT_SIDE, DEFAULT_SIDE
+        self.pixels_per_code: int = 2 ** (len(self.model.config.vq_config.channel_multiplier) - 1)
         self.model.lm_head = slice_output_rows(self.model.lm_head, first, codes)
 
     @classmethod

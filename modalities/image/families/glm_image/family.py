@@ -36,7 +36,8 @@ SPECIAL_TOKENS = ("grid_bos", "grid_eos", "bos")  # around the size of a grid, a
 class GlmImage(ImageFamily):
     """Folder of diffusers' `GlmImagePipeline`."""
 
-    grid, pixels_per_code = (32, 32), 32
+    grid: tuple[int, int] = (32, 32)
+    pixels_per_code: int = 32
     supports_any_size: ClassVar[bool] = True
     num_branches: int = 1
     preview_side: ClassVar[int] = 16  # codes per side of a square image's preview
@@ -44,10 +45,11 @@ class GlmImage(ImageFamily):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.vocab_size = self.config.vision_vocab_size
+        self.vocab_size: int = self.config.vision_vocab_size
+        self.prompt_tokenizer: Any
         self.prompt_tokenizer = PromptTokenizer(parts.card.path / "processor", parts.card.name, self.prompt_vocab_size)
-        self.special_tokens = [self.find_special_token(name) for name in SPECIAL_TOKENS]
-        self.diffusion = self.load_diffusion(parts)
+        self.special_tokens: list[str] = [self.find_special_token(name) for name in SPECIAL_TOKENS]
+        self.diffusion: Any = self.load_diffusion(parts)
         known = self.diffusion.transformer.config.prior_vq_quantizer_codebook_size
         if known != len(self.raw_codebook):
             raise WeightsError(

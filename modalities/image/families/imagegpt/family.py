@@ -40,13 +40,15 @@ class ImageGPT(ImageFamily):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.prompt_vocab_size, self.vocab_size = self.config.vocab_size, self.config.vocab_size - 1
+        self.prompt_vocab_size: int = self.config.vocab_size
+        self.vocab_size: int = self.config.vocab_size - 1
         side = isqrt(self.config.n_positions)
-        self.grid, self.pixels_per_code = (side, side), 1
+        self.grid: tuple[int, int] = (side, side)
+        self.pixels_per_code: int = 1
         file = parts.card.target / COLOURS_FILE
         check_fields(fields := read_json(file), {"clusters": list[list[float]]}, file)
         colours = fields.get("clusters")
-        self.colours = torch.tensor(colours or [], dtype=torch.float32, device=self.device).view(-1, 3)
+        self.colours: Tensor = torch.tensor(colours or [], dtype=torch.float32, device=self.device).view(-1, 3)
         if len(self.colours) != self.vocab_size or side**2 != self.config.n_positions:
             raise WeightsError(
                 f"{self.card.name} generates {self.vocab_size} colours at {self.config.n_positions} places, and its "
@@ -109,8 +111,11 @@ class ImageGPTBackbone(nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.config, self.wte, self.wpe, self.norm = layer.config, layer.wte, layer.wpe, layer.ln_f
-        self.blocks = nn.ModuleList(
+        self.config: Any = layer.config
+        self.wte: Any = layer.wte
+        self.wpe: Any = layer.wpe
+        self.norm: Any = layer.ln_f
+        self.blocks: nn.ModuleList = nn.ModuleList(
             ImageGPTBlock(block, layer.config, layer_idx) for layer_idx, block in enumerate(layer.h)
         )
 
@@ -137,11 +142,17 @@ class ImageGPTBlock(nn.Module):
 
     def __init__(self, layer: Any, config: Any, layer_idx: int) -> None:
         super().__init__()
-        self.ln_1, self.ln_2, self.act, self.layer_idx = layer.ln_1, layer.ln_2, layer.mlp.act, layer_idx
+        self.ln_1: Any = layer.ln_1
+        self.ln_2: Any = layer.ln_2
+        self.act: Any = layer.mlp.act
+        self.layer_idx: int = layer_idx
         self.config = config
-        self.c_attn, self.c_proj = to_linear(layer.attn.c_attn), to_linear(layer.attn.c_proj)
-        self.c_fc, self.mlp_c_proj = to_linear(layer.mlp.c_fc), to_linear(layer.mlp.c_proj)
-        self.heads, size = config.n_head, config.n_embd // config.n_head
+        self.c_attn: nn.Linear = to_linear(layer.attn.c_attn)
+        self.c_proj: nn.Linear = to_linear(layer.attn.c_proj)
+        self.c_fc: nn.Linear = to_linear(layer.mlp.c_fc)
+        self.mlp_c_proj: nn.Linear = to_linear(layer.mlp.c_proj)
+        self.heads: Any = config.n_head
+        size = config.n_embd // config.n_head
         self.scaling = size**-0.5 if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
             self.scaling /= layer_idx + 1

@@ -32,18 +32,20 @@ class Janus(ImageFamily):
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
         config = self.model.config
-        self.vocab_size = config.vq_config.num_embeddings
-        self.pixels_per_code = 2 ** (len(config.vq_config.channel_multiplier) - 1)
+        self.vocab_size: int = config.vq_config.num_embeddings
+        self.pixels_per_code: int = 2 ** (len(config.vq_config.channel_multiplier) - 1)
         side = isqrt(config.vision_config.num_image_tokens)
-        self.grid = side, side
+        self.grid: tuple[int, int] = side, side
         if side**2 != config.vision_config.num_image_tokens or side != self.decoder.quantize.quant_state_dims[0]:
             raise WeightsError(
                 f"{self.card.name} generates {config.vision_config.num_image_tokens} codes and its decoder reads "
                 f"{self.decoder.quantize.quant_state_dims[0] ** 2}; its parts are of several models, download it again."
             )
-        self.prompt_tokenizer = PromptTokenizer(parts.card.target, parts.card.name, self.prompt_vocab_size)
+        self.prompt_tokenizer: Any = PromptTokenizer(parts.card.target, parts.card.name, self.prompt_vocab_size)
+        self.boi: Any
+        self.pad: int
         self.boi, self.pad = self.prompt_tokenizer.id(BOI), self.find_special_token_id("pad")
-        self.bos = self.find_special_token_id("bos")
+        self.bos: int = self.find_special_token_id("bos")
 
     def find_special_token_id(self, name: str) -> int:
         """Return the id of a special token, from the tokenizer or a configuration.

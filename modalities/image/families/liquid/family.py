@@ -8,6 +8,8 @@ nearest code; here only codes can be generated.
 
 from __future__ import annotations
 
+from typing import Any
+
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.image.families.chameleon.model import SharedVocabularyFamily
 from polydraft.modalities.image.family import GuidanceBranches, ImageFamilyParts
@@ -22,7 +24,9 @@ class Liquid(SharedVocabularyFamily):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.grid = SIDE, SIDE
+        self.grid: tuple[int, int] = SIDE, SIDE
+        self.bos: Any
+        self.boi: Any
         self.bos, self.boi = self.prompt_tokenizer.id(BOS), self.prompt_tokenizer.id(BOI)
 
     def find_first_code(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,7 @@ from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.weight_paths import refuse_pickles
 from polydraft.modalities.weights import load_pretrained, read_weights
 
-log = logging.getLogger("polydraft.models")
+log: logging.Logger = logging.getLogger("polydraft.models")
 
 
 class LlamaGen(ImageFamily):
@@ -41,10 +41,10 @@ class LlamaGen(ImageFamily):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.llamagen_config = LlamaGenConfig.read(parts.card.path)
-        self.grid = self.llamagen_config.side, self.llamagen_config.side
-        self.decoder = self.load_decoder(parts.card.path / "vq")
-        self.pixels_per_code = 2 ** (len(self.decoder.config.channel_multiplier) - 1)
+        self.llamagen_config: LlamaGenConfig = LlamaGenConfig.read(parts.card.path)
+        self.grid: tuple[int, int] = self.llamagen_config.side, self.llamagen_config.side
+        self.decoder: Any = self.load_decoder(parts.card.path / "vq")
+        self.pixels_per_code: int = 2 ** (len(self.decoder.config.channel_multiplier) - 1)
         if len(self.raw_codebook) != self.vocab_size:
             raise WeightsError(
                 f"{self.card.name} generates {self.vocab_size} different codes and its vq knows "
@@ -97,7 +97,7 @@ class ClassConditionalLlamaGen(LlamaGen):
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.prompt_vocab_size = self.llamagen_config.classes + 1
+        self.prompt_vocab_size: int = self.llamagen_config.classes + 1
 
     def embed_prompt(self, ids: Tensor) -> Tensor:
         embeddings: Tensor = self.model.cls_embedding(ids)
@@ -122,7 +122,8 @@ class ClassConditionalLlamaGen(LlamaGen):
 class CaptionConditionalLlamaGen(LlamaGen):
     """LlamaGen of captions; it reads flan-t5's features of them, and no embeddings of prompt ids."""
 
-    uses_prompt_embeddings, has_token_only_prompts = True, False
+    uses_prompt_embeddings: ClassVar[bool] = True
+    has_token_only_prompts: ClassVar[bool] = False
 
     def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
@@ -131,9 +132,9 @@ class CaptionConditionalLlamaGen(LlamaGen):
             raise WeightsError(
                 f"{parts.card.path} has no text; put google/flan-t5-xl (Apache-2.0) into its subfolder text."
             )
-        self.text_encoder = self.load_text_encoder(folder)
-        self.prompt_vocab_size = self.text_encoder.config.vocab_size
-        self.prompt_tokenizer = PromptTokenizer(folder, parts.card.name, self.prompt_vocab_size)
+        self.text_encoder: Any = self.load_text_encoder(folder)
+        self.prompt_vocab_size: int = self.text_encoder.config.vocab_size
+        self.prompt_tokenizer: Any = PromptTokenizer(folder, parts.card.name, self.prompt_vocab_size)
         if self.text_encoder.config.d_model != self.llamagen_config.caption:
             raise WeightsError(
                 f"{self.card.name} reads {self.llamagen_config.caption} features of a word and the model in "

@@ -46,7 +46,8 @@ class GridRotaryEmbedding(nn.Module):
 
     def __init__(self, side: int, size: int) -> None:
         super().__init__()
-        self.side, half = side, size // 2
+        self.side: int = side
+        half = size // 2
         rates = 1.0 / (THETA ** (torch.arange(0, half, 2).float() / half))
         self.register_buffer("rates", rates, persistent=False)
 
@@ -64,8 +65,8 @@ class CaptionEmbedder(nn.Module):
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
         fc1, fc2 = (nn.Linear(size, config.width, bias=False) for size in (config.caption, config.width))
-        self.cap_proj = nn.ModuleDict({"fc1": fc1, "fc2": fc2})
-        self.uncond_embedding = nn.Parameter(torch.empty(config.prompt, config.caption))
+        self.cap_proj: nn.ModuleDict = nn.ModuleDict({"fc1": fc1, "fc2": fc2})
+        self.uncond_embedding: nn.Parameter = nn.Parameter(torch.empty(config.prompt, config.caption))
 
     def forward(self, features: Tensor) -> Tensor:
         embeddings: Tensor = self.cap_proj["fc2"](F.gelu(self.cap_proj["fc1"](features), approximate="tanh"))
@@ -77,7 +78,7 @@ class ClassEmbedder(nn.Module):
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
-        self.embedding_table = nn.Embedding(config.classes + 1, config.width)
+        self.embedding_table: nn.Embedding = nn.Embedding(config.classes + 1, config.width)
 
     def forward(self, labels: Tensor) -> Tensor:
         embeddings: Tensor = self.embedding_table(labels)

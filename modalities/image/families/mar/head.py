@@ -20,7 +20,7 @@ from polydraft.modalities.image.families.mar.schedule import DiffusionSchedule
 class SetChain:
     """Denoising chain of sets of tokens."""
 
-    init_std = 1.0
+    init_std: float = 1.0
 
     def __init__(self, net: AdaLN, max_set_size: int, steps: int = 100, noisy_end: bool = True) -> None:
         """Create the chain.
@@ -35,9 +35,12 @@ class SetChain:
         Raises:
             InvalidArgument: the number of steps is not possible.
         """
-        self.net, self.max_set_size, self.num_steps, self.noisy_end = net, max_set_size, steps, noisy_end
-        self.schedule = DiffusionSchedule.for_steps(steps)
-        self.token_dim = net.input_proj.in_features
+        self.net: AdaLN = net
+        self.max_set_size: int = max_set_size
+        self.num_steps: int = steps
+        self.noisy_end: bool = noisy_end
+        self.schedule: DiffusionSchedule = DiffusionSchedule.for_steps(steps)
+        self.token_dim: int = net.input_proj.in_features
 
     @property
     def latent_size(self) -> int:

@@ -35,7 +35,8 @@ class MARAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv: nn.Linear = nn.Linear(width, 3 * width)
+        self.proj: nn.Linear = nn.Linear(width, width)
 
     def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -49,8 +50,10 @@ class MARBlock(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(width, eps=EPSILON), MARAttention(width, heads)
-        self.norm2 = nn.LayerNorm(width, eps=EPSILON)
+        self.norm1: nn.LayerNorm = nn.LayerNorm(width, eps=EPSILON)
+        self.attn: MARAttention = MARAttention(width, heads)
+        self.norm2: nn.LayerNorm = nn.LayerNorm(width, eps=EPSILON)
+        self.mlp: nn.ModuleDict
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)})
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -66,20 +69,21 @@ class MAR(nn.Module):
         super().__init__()
         self.config = config
         width, num_positions = config.width, config.buffer + config.num_tokens
-        self.class_emb = nn.Embedding(config.classes, width)
-        self.fake_latent = nn.Parameter(torch.empty(1, width))
-        self.z_proj, self.z_proj_ln = nn.Linear(config.token_dim, width), nn.LayerNorm(width, eps=EPSILON)
-        self.encoder_pos_embed_learned = nn.Parameter(torch.empty(1, num_positions, width))
-        self.encoder_blocks = nn.ModuleList(MARBlock(width, config.heads) for _ in range(config.depth))
-        self.encoder_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.decoder_embed = nn.Linear(width, width)
-        self.mask_token = nn.Parameter(torch.empty(1, 1, width))
-        self.decoder_pos_embed_learned = nn.Parameter(torch.empty(1, num_positions, width))
-        self.decoder_blocks = nn.ModuleList(MARBlock(width, config.heads) for _ in range(config.depth))
-        self.decoder_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.diffusion_pos_embed_learned = nn.Parameter(torch.empty(1, config.num_tokens, width))
+        self.class_emb: nn.Embedding = nn.Embedding(config.classes, width)
+        self.fake_latent: nn.Parameter = nn.Parameter(torch.empty(1, width))
+        self.z_proj: nn.Linear = nn.Linear(config.token_dim, width)
+        self.z_proj_ln: nn.LayerNorm = nn.LayerNorm(width, eps=EPSILON)
+        self.encoder_pos_embed_learned: nn.Parameter = nn.Parameter(torch.empty(1, num_positions, width))
+        self.encoder_blocks: nn.ModuleList = nn.ModuleList(MARBlock(width, config.heads) for _ in range(config.depth))
+        self.encoder_norm: nn.LayerNorm = nn.LayerNorm(width, eps=EPSILON)
+        self.decoder_embed: nn.Linear = nn.Linear(width, width)
+        self.mask_token: nn.Parameter = nn.Parameter(torch.empty(1, 1, width))
+        self.decoder_pos_embed_learned: nn.Parameter = nn.Parameter(torch.empty(1, num_positions, width))
+        self.decoder_blocks: nn.ModuleList = nn.ModuleList(MARBlock(width, config.heads) for _ in range(config.depth))
+        self.decoder_norm: nn.LayerNorm = nn.LayerNorm(width, eps=EPSILON)
+        self.diffusion_pos_embed_learned: nn.Parameter = nn.Parameter(torch.empty(1, config.num_tokens, width))
         net = AdaLN(config.token_dim, 2 * config.token_dim, width, config.head_width, config.head_depth)
-        self.diffloss = nn.ModuleDict({"net": net})
+        self.diffloss: nn.ModuleDict = nn.ModuleDict({"net": net})
         for name, parameter in self.named_parameters():
             if "pos_embed" in name or name in ("fake_latent", "mask_token"):
                 nn.init.normal_(parameter, std=0.02)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from polydraft.modalities.image.request import ImageRequestInfo
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.model_card import ModelCard
 
+if TYPE_CHECKING:
+    from polydraft.modalities.image.families.mar.config import MARConfig
+
 
 class MARPipeline(LatentTokenPipeline):
     """Pipeline of MAR, which generates an image in sets of tokens."""
@@ -43,14 +46,14 @@ class MARPipeline(LatentTokenPipeline):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         if card.device_map is not None:
             raise InvalidArgument(f"device_map is not possible for {card.name}; leave it out, and name one device.")
-        self.config = read_config(card.target)
-        self.vae = autoencoder.load_autoencoder(card.codec, device, dtype)
+        self.config: MARConfig = read_config(card.target)
+        self.vae: Any = autoencoder.load_autoencoder(card.codec, device, dtype)
         if self.vae.config["latent_channels"] != self.config.channels:
             raise WeightsError(
                 f"the autoencoder in {card.codec} has {self.vae.config['latent_channels']} channels and {card.name} "
                 f"generates {self.config.channels}; convert kl16.ckpt of github.com/LTH14/mar."
             )
-        self.masking = MaskingSchedule.for_length(
+        self.masking: MaskingSchedule = MaskingSchedule.for_length(
             self.config.num_tokens, min(card.defaults["iterations"], self.config.num_tokens)
         )
         self._others: dict[int, Self] = {}

@@ -9,7 +9,7 @@ positions, each a row of one batch that knows one set more. That saves passes, b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ from polydraft.modalities.image.families.mar.masking import generation_order, sc
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
 from polydraft.modalities.image.families.mar.sampler import SetSampler
 
+if TYPE_CHECKING:
+    from polydraft.modalities.image.families.mar.head import SetChain
+    from polydraft.modalities.image.families.mar.masking import MaskingSchedule
+
 
 @dataclass
 class Canvas(BatchedState):
@@ -43,9 +47,13 @@ class MARTarget:
     """Target whose prompts are classes; the token budget is the sets of an image, and the seed sets their order."""
 
     def __init__(self, model: MAR, sampler: SetSampler, *, guided: bool = False) -> None:
-        self.model, self.sampler, self.num_branches = model, sampler, 2 if guided else 1
-        self.masking, self.chain, self.vocab_size = sampler.masking, sampler.chain, model.config.classes
-        self.context_len = 1 + len(self.masking)
+        self.model: MAR = model
+        self.sampler: SetSampler = sampler
+        self.num_branches = 2 if guided else 1
+        self.masking: MaskingSchedule = sampler.masking
+        self.chain: SetChain = sampler.chain
+        self.vocab_size: int = model.config.classes
+        self.context_len: int = 1 + len(self.masking)
 
     @property
     def device(self) -> torch.device:

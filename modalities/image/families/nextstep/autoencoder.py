@@ -29,6 +29,8 @@ class NextStepAutoencoder(nn.Module):
 
     def __init__(self, vae: Any, patch: int) -> None:
         super().__init__()
+        self.vae: Any
+        self.patch: int
         self.vae, self.patch = vae, patch  # patch: latents per side of a token
         self.side: int = patch * 2 ** (len(vae.config["block_out_channels"]) - 1)
 

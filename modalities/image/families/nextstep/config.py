@@ -22,7 +22,7 @@ BACKBONE_FIELDS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta",
 )  # fmt: skip
-REQUIRED_FIELDS = {  # of config.json, where they are there
+REQUIRED_FIELDS: dict[str, Any] = {  # of config.json, where they are there
     "attention_bias": True, "o_attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "rope_scaling": None,
     "use_gen_pos_embed": False, "use_2d_rope": False, "use_sliding_window": False, "tie_word_embeddings": False,
 }  # fmt: skip

@@ -26,12 +26,14 @@ class NextStepHead(FixedNoiseChain, nn.Module):
 
     def __init__(self, config: NextStepConfig, schedule: FlowSchedule) -> None:
         super().__init__()
-        self.latent_size, self.init_std, self.schedule = config.token_dim, 1.0, schedule
-        self.step_stds = schedule.step_stds
-        self.image_in_projector = nn.Linear(config.token_dim, config.hidden_size)
-        self.image_out_projector = nn.Linear(config.hidden_size, config.hidden_size)
+        self.latent_size: int = config.token_dim
+        self.init_std: float = 1.0
+        self.schedule: FlowSchedule = schedule
+        self.step_stds: list[float] = schedule.step_stds
+        self.image_in_projector: nn.Linear = nn.Linear(config.token_dim, config.hidden_size)
+        self.image_out_projector: nn.Linear = nn.Linear(config.hidden_size, config.hidden_size)
         net = AdaLN(config.token_dim, config.token_dim, config.hidden_size, config.head_width, config.head_depth)
-        self.image_head = nn.ModuleDict({"net": net})
+        self.image_head: nn.ModuleDict = nn.ModuleDict({"net": net})
 
     @property
     def net(self) -> AdaLN:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -31,7 +31,10 @@ from polydraft.modalities.image.request import ImageRequestInfo
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.weights import read_weights
 
-log = logging.getLogger("polydraft.models")
+if TYPE_CHECKING:
+    from polydraft.modalities.image.families.nextstep.schedule import FlowSchedule
+
+log: logging.Logger = logging.getLogger("polydraft.models")
 DEFAULT_SIZE = 512  # pixels per side, which the releases were trained on
 
 
@@ -44,11 +47,11 @@ class NextStepPipeline(LatentHeadPipeline):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         if card.device_map is not None:
             raise InvalidArgument(f"device_map is not possible for {card.name}; leave it out, and name one device.")
-        self.config = read_config(card.target)
-        self.schedule = PUBLISHED_SCHEDULES[self.config.release]
+        self.config: NextStepConfig = read_config(card.target)
+        self.schedule: FlowSchedule = PUBLISHED_SCHEDULES[self.config.release]
         # The small parts come first, so that their errors are raised before 30 GB are read.
-        self.tokenizer = load_tokenizer(card.target, self.config)
-        self.autoencoder = NextStepAutoencoder.from_folder(card.codec, self.config, device, dtype)
+        self.tokenizer: Any = load_tokenizer(card.target, self.config)
+        self.autoencoder: NextStepAutoencoder = NextStepAutoencoder.from_folder(card.codec, self.config, device, dtype)
         self._grid = (DEFAULT_SIZE // self.autoencoder.side,) * 2
         super().__init__(card, method=method, device=device, dtype=dtype)
         if not self.schedule.step_stds[-1]:

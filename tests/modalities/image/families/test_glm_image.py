@@ -292,7 +292,7 @@ def test_repository_of_parts_is_fetched_when_loaded(
 ) -> None:
     asked, folder = [], folder_of("glm_image")
 
-    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str], **_: Any) -> str:
         asked.append(("*.safetensors" in allow_patterns, ignore_patterns))
         return str(folder)
 

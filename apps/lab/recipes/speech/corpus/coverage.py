@@ -74,7 +74,7 @@ def main(sentences: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentences", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
     main(**vars(parser.parse_args()))

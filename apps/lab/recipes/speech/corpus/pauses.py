@@ -54,11 +54,11 @@ def median_pauses(count: int = SENTENCES) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, help="folder")
     parser.add_argument("--write", action="store_true", help="write the table into the model's manifest")
-    args = parser.parse_args()
-    measured = median_pauses()
+    args: argparse.Namespace = parser.parse_args()
+    measured: dict[str, float] = median_pauses()
     print(json.dumps(measured))
     if args.write:
         store(args.model / MANIFEST, {"commas": measured})

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.apps.lab.recipes.speech.sound.analysis import HIGHEST, LOWEST, dequantise_bytes
@@ -41,14 +42,15 @@ class AnalysedSpeech:
     """Memory-mapped shards of analysed speech; `counts` [N] are the codes of every utterance."""
 
     def __init__(self, folder: Path) -> None:
-        self.shards = [read_tensors(path) for path in sorted(folder.glob("*.safetensors"))]
+        self.shards: list[dict[str, Tensor]] = [read_tensors(path) for path in sorted(folder.glob("*.safetensors"))]
         if not self.shards:
             raise DataUnavailable(f"{folder} holds no analysed speech; render and analyse some first.")
         each = [shard["counts"].numpy() for shard in self.shards]
-        self.counts = np.concatenate(each)
-        self.starts = np.concatenate([np.cumsum(counts) - counts for counts in each])  # first codes, in their shards
-        self.shard = np.repeat(np.arange(len(each)), [len(counts) for counts in each])
-        self.voices = torch.cat([shard["voices"] for shard in self.shards])
+        self.counts: NDArray[Any] = np.concatenate(each)
+        # first codes, in their shards
+        self.starts: NDArray[Any] = np.concatenate([np.cumsum(counts) - counts for counts in each])
+        self.shard: NDArray[np.int64] = np.repeat(np.arange(len(each)), [len(counts) for counts in each])
+        self.voices: Tensor = torch.cat([shard["voices"] for shard in self.shards])
 
     def sample_pieces(
         self, rng: np.random.Generator, among: np.ndarray, rows: int, codes: int, edges: float

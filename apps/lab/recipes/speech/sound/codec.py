@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -197,7 +198,7 @@ def evaluate(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=90.0)
@@ -207,6 +208,6 @@ if __name__ == "__main__":
     parser.add_argument("--often", type=int, nargs="+", default=(1,), help=f"for all, or for {' '.join(VOICES)}")
     parser.add_argument("--levels", type=int, nargs="+", default=CONFIG.levels, help="grid points of every axis, odd")
     parser.add_argument("--view", type=int, default=CONFIG.view, help="codes an encoder block hears on either side")
-    args = vars(parser.parse_args())
-    shape = replace(CONFIG, levels=tuple(args.pop("levels")), view=args.pop("view"))
+    args: dict[str, Any] = vars(parser.parse_args())
+    shape: CodecConfig = replace(CONFIG, levels=tuple(args.pop("levels")), view=args.pop("view"))
     run(**args, config=shape)

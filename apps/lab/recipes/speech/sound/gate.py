@@ -129,8 +129,8 @@ def check_gate(folder: Path, anyway: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--codec", type=Path, required=True)
     parser.add_argument("--each", type=int, default=20, help="sentences of each kind")
-    args = parser.parse_args()
+    args: argparse.Namespace = parser.parse_args()
     run(args.codec, args.each)

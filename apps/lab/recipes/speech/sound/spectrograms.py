@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from polydraft.apps.lab.recipes.speech.sound.gate import KINDS
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
 from polydraft.modalities.speech.pipeline import SpeechPipeline
+
+if TYPE_CHECKING:
+    pass
 
 Sound = NDArray[np.float32]
 FIRST = 0.03  # seconds
@@ -62,11 +66,11 @@ def plot_spectrograms(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    of = parser.add_mutually_exclusive_group(required=True)
+    parser: argparse.ArgumentParser = argparse.ArgumentParser(description=__doc__)
+    of: Any = parser.add_mutually_exclusive_group(required=True)
     of.add_argument("--codec", type=Path, help="folder")
     of.add_argument("--model", help="embedded model or a model folder, with its codec")
     parser.add_argument("-o", "--out", type=Path, required=True)
-    args = parser.parse_args()
-    pipe = None if args.model is None else load(args.model, modality="speech")
+    args: argparse.Namespace = parser.parse_args()
+    pipe: SpeechPipeline | None = None if args.model is None else load(args.model, modality="speech")
     plot_spectrograms(SpeechCodec.from_folder(args.codec if pipe is None else pipe.card.codec), pipe, args.out)
