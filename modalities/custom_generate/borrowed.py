@@ -19,12 +19,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from polydraft.core.drafters.network.draft_model import DraftModel
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.core.methods.spec import ParamValues
 from polydraft.core.model.cache import KVCache
 from polydraft.core.model.threads import ThreadTuner
 from polydraft.core.target.causal import CausalTarget, PromptInputs
-from polydraft.core.target.conformance import EXACT_UP_TO_TIES, check_logits_match_model
+from polydraft.core.target.conformance import (
+    EXACT_UP_TO_TIES,
+    MODEL_ERRORS,
+    check_logits_match_model,
+    unsupported_model_error,
+)
 from polydraft.core.target.encoder_decoder import EncoderDecoderTarget
 from polydraft.core.target.spliced import SplicedTarget
 from polydraft.modalities.custom_generate.prefill import PREFILLED, PrefilledPrompt, prefill_rows
@@ -35,6 +40,7 @@ from polydraft.modalities.vlm.target import image_token_ids
 
 ATTENTION = "_attn_implementation_internal"  # of a configuration; the public name also writes to its parts
 checked_configs: set[str] = set()  # of models whose logits have been compared with those of their own forward
+KNOWN_PACKAGES = ("transformers", "torch", "polydraft")  # whose layers a configuration describes
 
 
 class Loan:
@@ -71,6 +77,43 @@ class Loan:
         """Set the attention of every configuration."""
         for config, kernel in zip(self.configs, kernels, strict=True):
             setattr(config, ATTENTION, kernel)
+
+
+def describe_structure(model: PreTrainedModel) -> list[tuple[Any, ...]]:
+    """Return what a target over a model is built for; values of parameters may change, and nothing of this.
+
+    Modules are compared by identity.
+    """
+    modules = [
+        (
+            module, is_altered(module),
+            [(each.dtype, each.device, each.shape) for each in module._parameters.values() if each is not None],
+        )
+        for module in model.modules()
+    ]  # fmt: skip
+    return [(model.config.to_json_string(),), *modules]
+
+
+def is_altered(module: nn.Module) -> bool:
+    """Return whether a module's forward is not the one that its class has in transformers or torch."""
+    has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
+    is_known = type(module).__module__.partition(".")[0] in KNOWN_PACKAGES
+    return has_hooks or not is_known or "forward" in vars(module)
+
+
+def check_encoder(model: PreTrainedModel) -> None:
+    """Check that a model's encoder, if it has one, is of the kind of Whisper's.
+
+    Raises:
+        UnsupportedModel: It is of another kind.
+    """
+    config = model.config
+    has_limits = hasattr(config, "max_source_positions") and hasattr(config, "max_target_positions")
+    if config.is_encoder_decoder and not has_limits:
+        raise UnsupportedModel(
+            f"{type(model).__name__} has an encoder that polydraft does not know; use a model built like Whisper, or "
+            "one without an encoder."
+        )
 
 
 def all_configs(modules: Sequence[nn.Module]) -> list[Any]:
@@ -153,7 +196,9 @@ class BorrowedModel(Pipeline):
     def __init__(
         self, model: PreTrainedModel, drafters: Sequence[Any] = (), tokenizer: Any = None, *, takes_over: bool = False
     ) -> None:
+        check_encoder(model)
         self.borrowed: PreTrainedModel = model
+        self.structure: list[tuple[Any, ...]] = describe_structure(model)
         self.tokenizer: Any = tokenizer
         self.takes_over: bool = takes_over
         folder = Path(getattr(model.config, "name_or_path", "") or type(model).__name__)
@@ -201,7 +246,21 @@ class BorrowedModel(Pipeline):
         self.check_logits(target)
         return DraftModel(target, None)
 
+    @property
+    def is_tested_architecture(self) -> bool:
+        """Return whether the tests cover the model's architecture, and all its layers are of that architecture."""
+        return super().is_tested_architecture and not any(map(is_altered, self.borrowed.modules()))
+
     def build_target(self, guided: bool) -> CausalTarget:
+        try:
+            return self.adapt_model()
+        except UnsupportedModel:
+            raise
+        except MODEL_ERRORS as error:
+            raise unsupported_model_error(self.borrowed, error) from error
+
+    def adapt_model(self) -> CausalTarget:
+        """Return the adapter for the kind of model."""
         model = self.borrowed
         if model.config.is_encoder_decoder:
             return (EncoderDecoderTarget if self.takes_over else BorrowedEncoderDecoderTarget)(model)
@@ -212,19 +271,26 @@ class BorrowedModel(Pipeline):
 
     def target(self, guided: bool = False) -> CausalTarget:
         if guided not in self._targets:
-            self._targets[guided] = self.build_target(guided)
+            target = self.build_target(guided)
             if not self.is_tested_architecture:
-                self.check_logits(self._targets[guided])
+                self.check_logits(target)
+            self._targets[guided] = target
+            if self.takes_over:  # which has replaced layers
+                self.structure = describe_structure(self.borrowed)
         return self._targets[guided]
 
     def check_logits(self, target: CausalTarget) -> None:
-        """Compare a target's logits with those of the model's own forward, once per configuration.
+        """Compare a target's logits with those of the model's own forward.
+
+        Models that are all described by a configuration are compared once per configuration.
 
         Raises:
             UnsupportedModel: They differ.
         """
         key = f"{type(target.model).__name__} {target.network.dtype} {target.model.config.to_json_string()}"
-        if key not in checked_configs:
+        if any(map(is_altered, target.model.modules())):
+            check_logits_match_model(target)
+        elif key not in checked_configs:
             check_logits_match_model(target)
             checked_configs.add(key)
 

@@ -77,10 +77,11 @@ def split_processors(processors: Sequence[Any], do_sample: bool) -> tuple[list[A
     return kept, SamplingParams(**values)
 
 
-def keeps_state(processor: Any, input_ids: Tensor, vocab_size: int) -> bool:
-    """Return whether a processor that is not transformers' own shows that a call changes later ones.
+def needs_plain_decoding(processor: Any, input_ids: Tensor, vocab_size: int) -> bool:
+    """Return whether a processor cannot be called at nodes: a call changes later ones, or rows change each other.
 
-    A copy of it is called twice. What it keeps outside of itself is not seen.
+    transformers' own are known. A copy of any other is called twice, and with each row alone; a plain function cannot
+    be copied, and what it keeps would change. What a processor keeps outside of itself is not seen.
 
     Args:
         processor (Any): The processor.
@@ -93,10 +94,36 @@ def keeps_state(processor: Any, input_ids: Tensor, vocab_size: int) -> bool:
         trial = copy.deepcopy(processor)
     except Exception:  # noqa: BLE001 - whatever it is that cannot be copied
         return True
+    if trial is processor:
+        return True
     scores = torch.linspace(-1, 1, vocab_size, device=input_ids.device).repeat(len(input_ids), 1)
     before = described_state(trial)
-    first, second = (trial(input_ids, scores.clone()) for _ in range(2))
-    return described_state(trial) != before or not torch.equal(first, second)
+    first, second = (call_processor(trial, input_ids, scores.clone()) for _ in range(2))
+    if described_state(trial) != before or not torch.equal(first, second):
+        return True
+    alone = [call_row(trial, ids, scores[0], row, len(input_ids)) for row, ids in enumerate(input_ids)]
+    return not torch.equal(torch.stack(alone), first)
+
+
+def call_processor(processor: Any, input_ids: Tensor, scores: Tensor) -> Tensor:
+    """Call a processor on sequences `[G, L]` with scores `[G, V]`.
+
+    Raises:
+        InvalidArgument: It returns no tensor of the shape of the scores.
+    """
+    processed: Any = processor(input_ids, scores)
+    if not isinstance(processed, Tensor) or processed.shape != scores.shape:
+        found = f"shape {tuple(processed.shape)}" if isinstance(processed, Tensor) else type(processed).__name__
+        raise InvalidArgument(
+            f"{getattr(processor, '__name__', type(processor).__name__)} returns {found}; a logits processor has to "
+            f"return scores of shape {tuple(scores.shape)}."
+        )
+    return processed
+
+
+def call_row(processor: Any, ids: Tensor, scores: Tensor, row: int, num_rows: int) -> Tensor:
+    """Return what a processor that may go by the index of a row makes of one row, `[V]` of ids `[L]`."""
+    return call_processor(processor, ids.repeat(num_rows, 1), scores.repeat(num_rows, 1))[row]
 
 
 def described_state(processor: Any) -> dict[str, Any]:
@@ -113,6 +140,7 @@ class NodeProcessors:
 
     processors: Sequence[Any]
     padded_ids: Tensor  # [B, L] prompts of all rows of the call
+    pad_token_id: int = 0
     row_indices: list[int] = field(default_factory=list)  # of the rows that are decoded now, among those of the call
     # [V] which ids may follow a path, by row and path, in the present pass; None where the path itself is excluded
     allowed: dict[tuple[int, tuple[int, ...]], Tensor | None] = field(default_factory=dict)
@@ -187,14 +215,32 @@ class NodeProcessors:
             Tensor: `[G, V]`.
         """
         if isinstance(processor, ROWWISE):
-            processed: Tensor = processor(input_ids, scores)  # type: ignore[arg-type]  # a LongTensor
-            return processed
-        num_rows = len(self.padded_ids)
-        outputs = []
-        for ids, values, row in zip(input_ids, scores, row_indices, strict=True):
-            repeated = processor(ids.repeat(num_rows, 1), values.repeat(num_rows, 1))
-            outputs.append(repeated[row])
-        return torch.stack(outputs)
+            return call_processor(processor, input_ids, scores)
+        rows = zip(input_ids, scores, row_indices, strict=True)
+        return torch.stack([call_row(processor, ids, values, row, len(self.padded_ids)) for ids, values, row in rows])
+
+
+@dataclass
+class LockstepProcessors(NodeProcessors):
+    """Processors of plain decoding, called once a token with all rows of the call, as without drafts."""
+
+    sequences: list[list[int]] = field(default_factory=list)  # ids of all rows of the call, with padding
+
+    def __call__(self, logits: Tensor, grammar_bias: Tensor | None, context: GenerationContext | None) -> Tensor:
+        assert context is not None
+        (nodes,) = self.nodes_by_length(context).values()  # plain decoding makes all rows longer by one
+        rows = [self.row_indices[node.row] for node in nodes]
+        self.sequences = self.sequences or self.padded_ids.tolist()
+        self.sequences = [[*ids, self.pad_token_id] for ids in self.sequences]  # which follows where a row has ended
+        for row, node in zip(rows, nodes, strict=True):
+            self.sequences[row] = node.ids
+        length = len(nodes[0].ids)
+        input_ids = torch.tensor([ids[:length] for ids in self.sequences], device=self.padded_ids.device)
+        scores = torch.zeros(len(input_ids), logits.shape[-1], device=logits.device)
+        scores[rows] = logits[:, 0].float()
+        for processor in self.processors:
+            scores = call_processor(processor, input_ids, scores)
+        return scores[rows][:, None].to(torch.float32)
 
 
 @dataclass(frozen=True)

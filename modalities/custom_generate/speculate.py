@@ -11,13 +11,17 @@ model is read where it lies and is left as it was.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.generation.configuration_utils import GenerationMode
 
 from polydraft.core.checks.arguments import to_callback, to_integer, to_optional
 from polydraft.core.decode import Batch, Method, StepResult, decode_step, start_batch
@@ -26,17 +30,27 @@ from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.stats import DecodeStats
 from polydraft.core.stopping import StopPoint, stop_requests
-from polydraft.modalities.custom_generate.borrowed import BorrowedModel
+from polydraft.modalities.custom_generate.borrowed import BorrowedModel, describe_structure
 from polydraft.modalities.custom_generate.output import ScoreRecorder, build_output, pad_sequences
 from polydraft.modalities.custom_generate.prefill import BatchPrompts
-from polydraft.modalities.custom_generate.processors import NodeProcessors, keeps_state, split_processors
+from polydraft.modalities.custom_generate.processors import (
+    LockstepProcessors,
+    NodeProcessors,
+    needs_plain_decoding,
+    split_processors,
+)
 from polydraft.modalities.custom_generate.stopping import RowCriteria
 from polydraft.modalities.pipeline import MAX_SEED
 
 GUARANTEES = ("identical", "exact", "lossy")  # the strongest first
 PLAIN = "ar"  # plain decoding
 UNSUPPORTED_OUTPUTS = ("output_attentions", "output_hidden_states")
+UNSUPPORTED_MODES = (
+    GenerationMode.CONTRASTIVE_SEARCH, GenerationMode.DOLA_GENERATION, GenerationMode.CONSTRAINED_BEAM_SEARCH,
+)  # fmt: skip
 MAX_FRAMES = 6  # between `generate` and the loop: decorators
+locks: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()  # of models and speculations, by identity
+locks_lock = threading.Lock()
 
 
 def speculate(
@@ -93,8 +107,8 @@ class Speculation:
         return f"speculate({self.method!r}, drafter={self.drafters!r}, seed={self.seed})"
 
     def borrow(self, model: PreTrainedModel, tokenizer: Any) -> BorrowedModel:
-        """Return the methods over a model; those of the last model are kept."""
-        if self.borrowed is None or self.borrowed.target_model is not model:
+        """Return the methods over a model; those of the last model are kept while its structure is the same."""
+        if self.borrowed is None or self.borrowed.structure != describe_structure(model):
             self.borrowed = BorrowedModel(model, self.drafters, tokenizer, takes_over=self.takeover)
         return self.borrowed
 
@@ -114,19 +128,22 @@ class Speculation:
 
     @torch.no_grad()
     def __call__(
-        self, model: PreTrainedModel, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any,
-        generation_config: Any, synced_gpus: bool = False, streamer: Any = None, tokenizer: Any = None,
-        **model_kwargs: Any,
+        self, model: PreTrainedModel, input_ids: Tensor | None = None, logits_processor: Any = None,
+        stopping_criteria: Any = None, generation_config: Any = None, synced_gpus: bool | None = None,
+        streamer: Any = None, tokenizer: Any = None, **model_kwargs: Any,
     ) -> Any:  # fmt: skip
         """Generate as `generate` does, which calls this.
 
+        Called with what `generate` itself is given, it has `generate` prepare that. Calls of several threads wait for
+        each other where they share the model or this object.
+
         Args:
             model (PreTrainedModel): The model.
-            input_ids (Tensor): `[B, L]` prompts, padded on the left.
+            input_ids (Tensor | None): `[B, L]` prompts, padded on the left.
             logits_processor (LogitsProcessorList): As `generate` has prepared them.
             stopping_criteria (StoppingCriteriaList): As `generate` has prepared them.
             generation_config (GenerationConfig): As `generate` has prepared it.
-            synced_gpus (bool): Whether processes run passes together, which is not supported.
+            synced_gpus (bool | None): Whether processes run passes together, which is not supported.
             streamer (Any): Is given tokens as they are committed.
             tokenizer (Any): For stop strings, and draft models with another vocabulary.
             model_kwargs (Any): Further inputs of the model's forward.
@@ -138,20 +155,34 @@ class Speculation:
             InvalidArgument: Something is asked for that cannot be drafted.
             UnsupportedModel: The model computes something unknown.
         """
+        if not hasattr(generation_config, "_eos_token_tensor"):  # unprepared, as a folder's `generate.py` gets it
+            return model.generate(
+                input_ids=input_ids, logits_processor=logits_processor, stopping_criteria=stopping_criteria,
+                generation_config=generation_config, synced_gpus=synced_gpus, streamer=streamer, tokenizer=tokenizer,
+                custom_generate=self, **model_kwargs,
+            )  # fmt: skip
         streamer = streamer if streamer is not None else streamer_of_caller()
         check_generation_config(generation_config, synced_gpus)
+        assert input_ids is not None
+        with locked(self, model, *(each for each in self.drafters if isinstance(each, PreTrainedModel))):
+            return self.generate(
+                model, input_ids, logits_processor, stopping_criteria, generation_config, streamer, tokenizer,
+                model_kwargs,
+            )  # fmt: skip
+
+    def generate(
+        self, model: PreTrainedModel, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any,
+        generation_config: Any, streamer: Any, tokenizer: Any, model_kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """Generate from what `generate` has prepared; arguments as of a call."""
         processors, sampling_params = split_processors(logits_processor, generation_config.do_sample)
         pipe = self.borrow(model, tokenizer)
-        stateful = [each for each in processors if keeps_state(each, input_ids, pipe.vocab_size)]
-        if stateful and len(input_ids) > 1:
-            raise InvalidArgument(
-                f"{type(stateful[0]).__name__} keeps state between tokens, and rows of a batch are not always of one "
-                "length here; give one prompt at a time."
-            )
+        is_plain = any(needs_plain_decoding(each, input_ids, pipe.vocab_size) for each in processors)
         with pipe.evaluation_mode():
+            with pipe.loan, torch.inference_mode():
+                method = self.build_method(pipe, PLAIN if is_plain else self.method)
             prompts = BatchPrompts.from_call(model, input_ids, model_kwargs)
             with pipe.loan, torch.inference_mode():
-                method = self.build_method(pipe, PLAIN if stateful else self.method)
                 run = GenerateRun(self, method, prompts, processors, stopping_criteria, generation_config, streamer)
                 run.decode(sampling_params)
         self.stats = DecodeStats.sum_rows(run.stats)
@@ -168,6 +199,17 @@ class Speculation:
         return [(first + row) % (MAX_SEED + 1) for row in range(count)]
 
 
+@contextmanager
+def locked(*owners: Any) -> Iterator[None]:
+    """Keep other threads from decoding with these objects."""
+    with ExitStack() as stack:
+        for owner in owners:
+            with locks_lock:
+                lock = locks.setdefault(owner, threading.RLock())
+            stack.enter_context(lock)
+        yield
+
+
 class GenerateRun:
     """One call of `generate`: its rows until the last has ended."""
 
@@ -182,7 +224,10 @@ class GenerateRun:
         self.pad_token_id: int = (token_ids_of(generation_config._pad_token_tensor) or [0])[0]
         self.max_new_tokens: int = generation_config.max_length - prompts.padded_ids.shape[1]
         self.criteria: RowCriteria = RowCriteria(criteria, prompts.padded_ids)
-        self.processors: NodeProcessors | None = NodeProcessors(processors, prompts.padded_ids) if processors else None
+        self.processors: NodeProcessors | None = None
+        if processors:
+            kind = LockstepProcessors if method.name == PLAIN else NodeProcessors
+            self.processors = kind(processors, prompts.padded_ids, self.pad_token_id)
         num_rows = len(prompts.padded_ids)
         self.generated: list[list[int]] = [[] for _ in range(num_rows)]
         self.stats: list[DecodeStats] = []
@@ -254,6 +299,8 @@ def check_generation_config(config: Any, synced_gpus: bool) -> None:
     for name in UNSUPPORTED_OUTPUTS:
         if config.return_dict_in_generate and getattr(config, name):
             raise InvalidArgument(f"{name}=True is not known for drafted tokens; leave it out.")
+    if (mode := config.get_generation_mode()) in UNSUPPORTED_MODES:
+        raise InvalidArgument(f"{mode.value} is no mode of drafted decoding; ask for greedy decoding or sampling.")
     if synced_gpus:
         raise InvalidArgument("synced_gpus=True runs the same passes in several processes; leave it out.")
 

@@ -36,13 +36,16 @@ class RowCriteria:
             return None
         device = self.padded_ids.device
         sequence = torch.cat([self.padded_ids[row], torch.tensor(ids, dtype=torch.long, device=device)])[None]
+        sequence = sequence.expand(len(self.padded_ids), -1)  # a criterion may go by the index of a row
         for length in range(num_before + 1, len(ids) + 1):
             given = sequence[:, : self.padded_ids.shape[1] + length]
-            if any(is_done(criterion(given, None)) for criterion in self.criteria):
+            if any(is_done(criterion(given, None), row) for criterion in self.criteria):
                 return length
         return None
 
 
-def is_done(answer: Any) -> bool:
-    """Return a criterion's answer for its only row, a bool or a tensor `[1]`."""
-    return bool(answer.any()) if isinstance(answer, Tensor) else bool(answer)
+def is_done(answer: Any, row: int) -> bool:
+    """Return a criterion's answer for a row: one for all rows, or a tensor `[B]`."""
+    if not isinstance(answer, Tensor):
+        return bool(answer)
+    return bool(answer.flatten()[row if answer.numel() > 1 else 0])

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from transformers import LogitsProcessor, MaxTimeCriteria, StoppingCriteria
 
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.modalities.custom_generate.speculate import Speculation, speculate, streamer_of_caller
 
-from .models import EOS, FAMILIES, VOCAB, build, prompts
+from .models import EOS, FAMILIES, SIZES, VOCAB, build, prompts
+from .test_borrowed import snapshot
 
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 24}
 build_once = cache(build)
+EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_generate_folder"
 
 
 class NextExcluded(LogitsProcessor):
@@ -101,16 +106,62 @@ def test_draft_model_of_the_caller_drafts():
     assert draft_model.config._attn_implementation == model.config._attn_implementation == "sdpa"
 
 
-def test_stateful_processor_is_called_once_a_token():
-    model, given = build_once("llama"), prompts(1)
-    expected = model.generate(**given, **GREEDY, logits_processor=[Counting()])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_stateful_processor_is_called_once_a_token(rows):
+    model, given, options = build_once("llama"), prompts(rows), GREEDY | {"eos_token_id": None}
+    expected = model.generate(**given, **options, logits_processor=[Counting()])
     decoding = speculate("pld")
     assert torch.equal(
-        model.generate(**given, **GREEDY, logits_processor=[Counting()], custom_generate=decoding), expected
+        model.generate(**given, **options, logits_processor=[Counting()], custom_generate=decoding), expected
     )
     assert decoding.stats.method == "ar"
-    with pytest.raises(InvalidArgument, match="Counting keeps state"):
-        model.generate(**prompts(2), **GREEDY, logits_processor=[Counting()], custom_generate=decoding)
+
+
+@pytest.mark.parametrize("kind", ["function that keeps state", "rows that see others"])
+def test_processor_beyond_nodes_is_called_in_lockstep(kind):
+    model, given, calls = build_once("llama"), prompts(3), []
+
+    def prefer_another_id(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        calls.append(len(input_ids))
+        scores = scores.clone()
+        scores[:, 10 + len(calls) % 80] += 3.0
+        return scores
+
+    class FirstRow(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return scores.index_fill(1, (input_ids[0, -1:] + 1) % VOCAB, 9.0)
+
+    processor = prefer_another_id if kind.startswith("function") else FirstRow()
+    expected = model.generate(**given, **GREEDY, logits_processor=[processor])
+    calls.clear()
+    ids = model.generate(**given, **GREEDY, logits_processor=[processor], custom_generate=speculate("pld"))
+    assert torch.equal(ids, expected)
+
+
+@pytest.mark.parametrize(("returned", "words"), [(None, "NoneType"), (torch.zeros(1, 5), r"shape \(1, 5\)")])
+def test_processor_without_scores_is_refused_by_name(returned, words):
+    class Broken(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
+            return returned
+
+    with pytest.raises(InvalidArgument, match=f"Broken returns {words}"):
+        build_once("llama").generate(
+            **prompts(1), **GREEDY, logits_processor=[Broken()], custom_generate=speculate("pld")
+        )
+
+
+class ByRow(StoppingCriteria):
+    """Stop every row of the batch at another length."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return input_ids.shape[1] > 12 + 2 * torch.arange(len(input_ids))
+
+
+def test_criterion_may_go_by_row():
+    model, given = build_once("llama"), prompts(3)
+    expected = model.generate(**given, **GREEDY, stopping_criteria=[ByRow()])
+    ids = model.generate(**given, **GREEDY, stopping_criteria=[ByRow()], custom_generate=speculate("pld"))
+    assert torch.equal(ids, expected)
 
 
 def test_prefix_function_never_sees_excluded_paths():
@@ -263,13 +314,100 @@ def test_impossible_arguments_are_refused(arguments, words):
         build_once("llama").generate(**prompts(1), **GREEDY, custom_generate=speculate(**arguments))
 
 
-def test_unknown_computation_is_refused():
-    from ...core.model.test_model_families import REFUSED
+REFUSED_FAMILIES: dict[str, Any] = {
+    "t5": lambda: hf.T5ForConditionalGeneration(
+        hf.T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, decoder_start_token_id=0)
+    ),
+    "bloom": lambda: hf.BloomForCausalLM(hf.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4)),
+    "bert": lambda: hf.BertLMHeadModel(
+        hf.BertConfig(
+            vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+            is_decoder=True,
+        )
+    ),
+    "mamba": lambda: hf.MambaForCausalLM(hf.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2)),
+    "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**SIZES, head_dim=8)),
+}  # fmt: skip
 
+
+@pytest.mark.parametrize("family", REFUSED_FAMILIES)
+def test_unknown_computation_is_refused_every_time(family):
     torch.manual_seed(0)
-    model = REFUSED["gemma2"]().double().eval()
+    model = REFUSED_FAMILIES[family]().double().eval()
+    decoding, before = speculate("pld"), snapshot(model)
+    for _ in range(2):
+        with pytest.raises(UnsupportedModel):
+            model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, pad_token_id=0, custom_generate=decoding)
+        assert snapshot(model) == before
+
+
+def test_hook_that_changes_a_layer_is_refused():
+    model = build("llama")
+    decoding = speculate("pld")
+    model.generate(**prompts(1), **GREEDY, custom_generate=decoding)
+    model.model.layers[0].register_forward_hook(lambda _module, _inputs, output: output * 1.5)
     with pytest.raises(UnsupportedModel):
-        model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, pad_token_id=0, custom_generate=speculate("pld"))
+        model.generate(**prompts(1), **GREEDY, custom_generate=decoding)
+
+
+@pytest.mark.parametrize("change", ["layer", "dtype", "vocabulary"])
+def test_changed_model_is_read_anew(change):
+    model, decoding = build("llama"), speculate("suffix")
+    model.generate(**prompts(2), **GREEDY, custom_generate=decoding)
+    if change == "layer":
+        model.model.layers[0].self_attn.q_proj = torch.nn.Linear(32, 32, bias=False).double()
+    elif change == "dtype":
+        model.float()
+    else:
+        model.resize_token_embeddings(VOCAB + 4)
+    expected = model.generate(**prompts(2), **GREEDY)
+    assert torch.equal(model.generate(**prompts(2), **GREEDY, custom_generate=decoding), expected)
+
+
+def test_threads_share_model_and_callable():
+    model, decoding = build_once("llama"), speculate("suffix")
+    expected, results = model.generate(**prompts(1), **GREEDY), []
+
+    def call() -> None:
+        for each in (decoding, speculate("pld")):
+            results.append(model.generate(**prompts(1), **GREEDY, custom_generate=each))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8 and all(torch.equal(each, expected) for each in results)
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [({"penalty_alpha": 0.6, "top_k": 4}, "contrastive"), ({"dola_layers": "low"}, "dola"),
+     ({"force_words_ids": [[11]]}, "constrained")],
+)  # fmt: skip
+def test_other_generation_modes_are_refused(options, mode):
+    with pytest.raises(InvalidArgument, match=mode):
+        build_once("llama").generate(**prompts(1), **GREEDY | options, custom_generate=speculate("pld"))
+
+
+def test_unprepared_call_equals_that_of_generate():
+    model, given = build_once("llama"), prompts(3)
+    config = hf.GenerationConfig(max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=5)
+    ids = speculate("pld")(model=model, generation_config=config, repetition_penalty=1.3, **given)
+    assert torch.equal(ids, model.generate(**given, generation_config=config, repetition_penalty=1.3))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_folder_of_custom_generate_drafts(rows):
+    model, given, ours, theirs = build_once("llama"), prompts(rows), Recorder(), Recorder()
+    options = GREEDY | {"repetition_penalty": 1.3}
+    expected = model.generate(**given, **options, streamer=theirs)
+    ids = model.generate(
+        **given, **options, streamer=ours, custom_generate=str(EXAMPLE), trust_remote_code=True, method="pld",
+        return_dict_in_generate=True,
+    )  # fmt: skip
+    assert torch.equal(ids.sequences, expected) and ours.given == theirs.given
+    assert "pld" in ids.speculative.method
 
 
 def test_callback_is_given_every_pass():
