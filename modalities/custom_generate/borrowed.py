@@ -9,16 +9,18 @@ Linear layers stay transformers' own, since laying weights out for this machine'
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network.draft_model import DraftModel
+from polydraft.core.drafters.network.draft_model import DraftModel, VocabMapping
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.core.methods.spec import ParamValues
 from polydraft.core.model.cache import KVCache
@@ -37,6 +39,7 @@ from polydraft.modalities.generation_config import UNSUPPORTED_DEFAULTS, UNSUPPO
 from polydraft.modalities.model_card import ModelCard, with_drafters
 from polydraft.modalities.pipeline import Pipeline
 from polydraft.modalities.vlm.target import image_token_ids
+from polydraft.modalities.vocab_mapping import TOKENIZER_FILES, load_tokenizer, map_vocabularies
 
 ATTENTION = "_attn_implementation_internal"  # of a configuration; the public name also writes to its parts
 checked_configs: set[str] = set()  # of models whose logits have been compared with those of their own forward
@@ -244,7 +247,20 @@ class BorrowedModel(Pipeline):
             return super().load_drafter_network(kind, folder)
         target = BorrowedDraftModel(self.draft_models[0])
         self.check_logits(target)
-        return DraftModel(target, None)
+        return DraftModel(target, self.map_draft_ids(self.draft_models[0]))
+
+    def map_draft_ids(self, draft_model: PreTrainedModel) -> VocabMapping | None:
+        """Return the mapping of a draft model's ids, by the tokenizers of both where they are known; None if equal."""
+        folder, target_folder = tokenizer_folder(draft_model), tokenizer_folder(self.borrowed)
+        tokenizer = self.tokenizer
+        if tokenizer is None and target_folder is not None:
+            tokenizer = load_tokenizer(target_folder)
+        size = draft_model.config.get_text_config().vocab_size
+        if tokenizer is not None and folder is not None:
+            mapping = map_vocabularies(tokenizer, folder, self.vocab_size, size)
+        else:
+            mapping = None if size == self.vocab_size else VocabMapping.by_id(self.vocab_size, size)
+        return None if mapping is None else mapping.to(self.device)
 
     @property
     def is_tested_architecture(self) -> bool:
@@ -316,6 +332,18 @@ class BorrowedModel(Pipeline):
     def tuned_params(self, method: str) -> ParamValues:
         """Return a method's parameters that are tuned to the model; draft sizes adapt while it decodes."""
         return dict(self.card.manifest.get("fitted", {}).get(method, {}))
+
+
+def tokenizer_folder(model: PreTrainedModel) -> Path | None:
+    """Return the folder on this machine with a loaded model's tokenizer, None if there is none."""
+    name = getattr(model.config, "name_or_path", "")
+    if not name:
+        return None
+    folder = Path(name)
+    if not folder.is_dir() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        cached = try_to_load_from_cache(name, "tokenizer_config.json")
+        folder = Path(cached).parent if isinstance(cached, str) else folder
+    return folder if any((folder / file).is_file() for file in TOKENIZER_FILES) else None
 
 
 def check_draft_models(models: Sequence[Any], card: ModelCard) -> None:

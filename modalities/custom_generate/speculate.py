@@ -156,7 +156,8 @@ class Speculation:
             UnsupportedModel: The model computes something unknown.
         """
         if not hasattr(generation_config, "_eos_token_tensor"):  # unprepared, as a folder's `generate.py` gets it
-            return model.generate(
+            prepare: Any = model.generate
+            return prepare(
                 input_ids=input_ids, logits_processor=logits_processor, stopping_criteria=stopping_criteria,
                 generation_config=generation_config, synced_gpus=synced_gpus, streamer=streamer, tokenizer=tokenizer,
                 custom_generate=self, **model_kwargs,
@@ -292,7 +293,7 @@ class GenerateRun:
         self.num_streamed = max(self.num_streamed, ready)
 
 
-def check_generation_config(config: Any, synced_gpus: bool) -> None:
+def check_generation_config(config: Any, synced_gpus: bool | None) -> None:
     """Raise InvalidArgument for what cannot be drafted."""
     if (config.num_beams or 1) > 1:
         raise InvalidArgument(f"num_beams={config.num_beams} searches, and drafts are for one sequence; leave it out.")

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import LogitsProcessor, MaxTimeCriteria, StoppingCriteria
 
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
@@ -104,6 +106,32 @@ def test_draft_model_of_the_caller_drafts():
     model.generate(**given, **GREEDY, custom_generate=decoding)
     assert decoding.stats.target_passes < decoding.stats.tokens / 2  # it is the same model
     assert draft_model.config._attn_implementation == model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("size", [VOCAB - 20, VOCAB + 20])
+def test_draft_model_may_have_more_or_fewer_ids(size):
+    model, given = build_once("llama"), prompts(3)
+    torch.manual_seed(0)
+    draft_model = hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES | {"vocab_size": size})).double()
+    ids = model.generate(**given, **GREEDY, custom_generate=speculate("draft", drafter=draft_model))
+    assert torch.equal(ids, model.generate(**given, **GREEDY))
+
+
+def test_draft_model_of_another_vocabulary_is_mapped(tmp_path):
+    model, draft_model, given = build("llama"), build("llama"), prompts(1)
+    words = [f"w{index}" for index in range(VOCAB)]
+    order = [0, 1, *range(VOCAB - 1, 1, -1)]  # the draft model's ids of the same words
+    for name, ids, each in (("target", range(VOCAB), model), ("draft", order, draft_model)):
+        vocabulary = WordLevel({words[word]: index for index, word in enumerate(ids)}, unk_token="w0")
+        tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(vocabulary), unk_token="w0", eos_token="w1")
+        tokenizer.save_pretrained(tmp_path / name)
+        each.config.name_or_path = str(tmp_path / name)
+    for layer in (draft_model.get_input_embeddings(), draft_model.get_output_embeddings()):
+        layer.weight.data = layer.weight.data[order]
+    decoding = speculate("draft(depth=4)", drafter=draft_model)
+    ids = model.generate(**given, **GREEDY, custom_generate=decoding)
+    assert torch.equal(ids, model.generate(**given, **GREEDY))
+    assert decoding.stats.target_passes < decoding.stats.tokens / 2
 
 
 @pytest.mark.parametrize("rows", [1, 3])
