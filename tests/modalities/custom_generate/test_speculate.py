@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LogitsProcessor, MaxTimeCriteria, StoppingCriteria
 
+from polydraft.core.drafters.network.eagle import EagleModel
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.modalities.custom_generate.speculate import Speculation, speculate, streamer_of_caller
 
@@ -115,6 +116,15 @@ def test_draft_model_may_have_more_or_fewer_ids(size):
     draft_model = hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES | {"vocab_size": size})).double()
     ids = model.generate(**given, **GREEDY, custom_generate=speculate("draft", drafter=draft_model))
     assert torch.equal(ids, model.generate(**given, **GREEDY))
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle2", "auto"])
+def test_eagle_folder_drafts_beside_draft_model(tmp_path, method):
+    model, given = build_once("llama"), prompts(3)
+    torch.manual_seed(0)
+    EagleModel(model.config).double().save_pretrained(tmp_path)
+    decoding = speculate(method, drafter=[tmp_path, build("llama", 2)])
+    assert torch.equal(model.generate(**given, **GREEDY, custom_generate=decoding), model.generate(**given, **GREEDY))
 
 
 def test_draft_model_of_another_vocabulary_is_mapped(tmp_path):
