@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -50,7 +50,7 @@ UNSUPPORTED_MODES = (
 )  # fmt: skip
 MAX_FRAMES = 6  # between `generate` and the loop: decorators
 locks: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()  # of models and speculations, by identity
-locks_lock = threading.Lock()
+locks_lock: AbstractContextManager[bool] = threading.Lock()
 
 
 def speculate(
