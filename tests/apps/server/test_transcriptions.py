@@ -131,7 +131,7 @@ def test_words_and_segments_have_times_as_asked(
 
 def test_batch_of_pieces_matches_pipeline(live: Live, client: openai.OpenAI) -> None:
     answer = create(client, response_format="verbose_json", extra_body={"batch_size": 3})
-    assert answer.text == alone(live, batch_size=3).text and len(answer.text) > 10
+    assert answer.text == alone(live, batch_size=3).text and len(answer.text) > 5
     silent = create(client, sound_file(2.0, loudness=0.0), extra_body={"batch_size": 3})
     assert silent.text == ""
 

@@ -137,8 +137,8 @@ def test_edited_folder_is_loaded_again(folder_of, tmp_path: Path, monkeypatch: p
     loads: list[Callable[..., Any]] = []
     original = weights.load_pretrained
     monkeypatch.setattr(
-        "polydraft.modalities.vlm.pipeline.load_pretrained",
-        lambda *given: (loads.append(given[0]), original(*given))[1],
+        "polydraft.modalities.pipeline.load_pretrained",
+        lambda *given, **options: (loads.append(given[0]), original(*given, **options))[1],
     )
     for count in (1, 1):
         polydraft.chat(None, "?", model=folder, dtype="float32", max_new_tokens=1)
