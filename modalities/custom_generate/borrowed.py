@@ -44,6 +44,7 @@ from polydraft.modalities.vocab_mapping import TOKENIZER_FILES, load_tokenizer, 
 ATTENTION = "_attn_implementation_internal"  # of a configuration; the public name also writes to its parts
 checked_configs: set[str] = set()  # of models whose logits have been compared with those of their own forward
 KNOWN_PACKAGES = ("transformers", "torch", "polydraft")  # whose layers a configuration describes
+CAPTURING = "transformers.utils.output_capturing"  # module of hooks that keep outputs for the caller
 
 
 class Loan:
@@ -98,8 +99,12 @@ def describe_structure(model: PreTrainedModel) -> list[tuple[Any, ...]]:
 
 
 def is_altered(module: nn.Module) -> bool:
-    """Return whether a module's forward is not the one that its class has in transformers or torch."""
-    has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
+    """Return whether a module's forward is not the one that its class has in transformers or torch.
+
+    transformers leaves hooks where it has been asked for hidden states once, as of a vision tower; they change nothing.
+    """
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    has_hooks = any(getattr(hook, "__module__", "") != CAPTURING for hook in hooks)
     is_known = type(module).__module__.partition(".")[0] in KNOWN_PACKAGES
     return has_hooks or not is_known or "forward" in vars(module)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, WhisperForConditionalGeneration
 
+from polydraft.modalities.custom_generate import borrowed
 from polydraft.modalities.custom_generate.speculate import speculate
 from polydraft.modalities.vlm.processor import load_processor
 
@@ -41,6 +42,22 @@ def test_answers_about_pictures_equal_those_of_generate(tmp_path, family):
         for _ in range(2):
             assert torch.equal(model.generate(**inputs, **options, custom_generate=decoding), expected)
         assert decoding.stats.target_passes < decoding.stats.tokens
+
+
+def test_logits_are_not_checked_after_a_picture(tmp_path, monkeypatch):
+    """transformers keeps hooks in a vision tower whose hidden states it has read, which alter no forward."""
+    vlm.llava(tmp_path)
+    model: Any = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    processor: Any = load_processor(tmp_path, model.config.model_type)
+    given = processor(text=f"{processor.image_token} Why?", images=[vlm.picture(56, 56)], return_tensors="pt")
+    inputs = {name: value.double() if value.is_floating_point() else value for name, value in given.items()}
+    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4, "pad_token_id": 0}
+    expected = model.generate(**inputs, **options)
+    assert any(module._forward_hooks for module in model.modules())
+    checked: list[Any] = []
+    monkeypatch.setattr(borrowed, "check_logits_match_model", checked.append)
+    assert torch.equal(model.generate(**inputs, **options, custom_generate=speculate("pld")), expected)
+    assert not checked
 
 
 @pytest.fixture(scope="module")
