@@ -160,8 +160,8 @@ class HypothesisDrafter(Drafter):
         self.acceptance: MatchAcceptance
         self.revised_acceptance: MatchAcceptance
         self.acceptance, self.revised_acceptance = (MatchAcceptance(2 * reach, allowed.device) for _ in range(2))
-        self.advantage: Tensor
-        self.advantage = torch.zeros((), device=allowed.device)  # of revisions: right ones less right ones replaced
+        # of revisions: right ones less right ones replaced
+        self.advantage: Tensor = torch.zeros((), device=allowed.device)
 
     def hypotheses(self, prompts: PrefillOutput) -> list[Hypothesis]:
         """Return the hypotheses of new sequences, which are empty for those without."""

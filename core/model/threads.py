@@ -123,8 +123,8 @@ class ThreadTuner:
         self.recently_disturbed: deque[bool] = deque([True] * (NUM_RECENT - 1), maxlen=NUM_RECENT)
         # by direction, +1 (fewer threads) or -1 (more threads), which are steps of the index in the descending counts:
         self.passes_until_trial: dict[int, int] = {+1: 0, -1: FIRST_WAIT}  # passes before the next trial
-        self.trial_interval: dict[int, int]
-        self.trial_interval = {+1: FIRST_WAIT, -1: FIRST_WAIT}  # passes from a lost trial to the next one
+        # passes from a lost trial to the next one
+        self.trial_interval: dict[int, int] = {+1: FIRST_WAIT, -1: FIRST_WAIT}
         self.passes_at_highest: int = 0  # passes since the highest count was chosen
 
     @property

@@ -160,8 +160,8 @@ class LogMelStream:
 
     def __init__(self, settings: LogMel) -> None:
         self.settings = settings
-        self.draft: LogMelStream | None
-        self.draft = None if settings.draft is None else settings.draft.stream()  # the features of a draft model
+        # the features of a draft model
+        self.draft: LogMelStream | None = None if settings.draft is None else settings.draft.stream()
         self.num_samples: int = 0  # so far
         self._half = settings.n_fft // 2
         # Samples from the beginning of the first frame that is not complete yet; the mirrored beginning comes first.

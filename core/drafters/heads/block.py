@@ -47,8 +47,8 @@ class BlockModel(MultiTokenModel):
         self.config: Any = layer_config(target_config, depth)
         size = self.config.hidden_size
         self.fuse: nn.Linear = nn.Linear(2 * size, size)
-        self.queries: nn.Parameter
-        self.queries = nn.Parameter(0.02 * torch.randn(places, size))  # 0.02: usual scale of untrained embeddings
+        # 0.02: usual scale of untrained embeddings
+        self.queries: nn.Parameter = nn.Parameter(0.02 * torch.randn(places, size))
         self.layers: PreTrainedModel = build_layers(self.config)
 
     @cached_property

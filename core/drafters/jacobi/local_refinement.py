@@ -189,8 +189,8 @@ class LocalRefinementDrafter(Drafter):
         # One table per neighbour, with a row of H numbers (the network's inner size) for each of the A allowed ids. A
         # further row A is zero; it stands for a neighbour that does not exist and for all other ids.
         ids = allowed.nonzero().squeeze(-1)  # [A]
-        self.table_index: Tensor
-        self.table_index = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))  # [V] row of every id in a table
+        # [V] row of every id in a table
+        self.table_index: Tensor = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))
         tables = [model.project_neighbour(k, target.embed(ids)) for k in range(len(model.neighbours))]
         self.projections: Tensor = F.pad(torch.stack(tables), (0, 0, 0, 1)).flatten(0, 1)  # [K * (A + 1), H]
         self.no_neighbour: Tensor = torch.tensor(len(ids), device=ids.device)  # the zero row of a table

@@ -74,8 +74,8 @@ class ParallelRowsDrafter(Drafter):
         # every further one `lead - 1` more. With a lead of 1 any number fits.
         fitting_rows = 2 + (self.row_length - 1 - self.lead) // (self.lead - 1) if self.lead > 1 else self.rows
         self.max_open_rows: int = min(self.rows, fitting_rows)
-        self.first_allowed: Tensor
-        self.first_allowed = self.allowed.nonzero()[0]  # [1] lowest allowed id, a guess where nothing can be copied
+        # [1] lowest allowed id, a guess where nothing can be copied
+        self.first_allowed: Tensor = self.allowed.nonzero()[0]
 
     def begin(self, drafter_state: ParallelRowsState | None, prompts: PrefillOutput) -> ParallelRowsState:
         """Append sequences without guesses to the state, and return it."""

@@ -30,10 +30,10 @@ class TimeStretcher:
         self.hop: int = round(WINDOW / 2 * sample_rate)
         self.max_shift: int = round(SEARCH * sample_rate)
         self.speed: float = speed
-        self.window: NDArray[np.float32]
-        self.window = np.hanning(2 * self.hop + 1)[:-1].astype(np.float32)  # windows that overlap by half add up to 1
-        self.signal: NDArray[np.float32]
-        self.signal = np.zeros(self.hop, np.float32)  # the first window begins with silence, not emitted
+        # windows that overlap by half add up to 1
+        self.window: NDArray[np.float32] = np.hanning(2 * self.hop + 1)[:-1].astype(np.float32)
+        # the first window begins with silence, not emitted
+        self.signal: NDArray[np.float32] = np.zeros(self.hop, np.float32)
         self.num_dropped: int = 0  # samples of the signal that are no longer kept
         self.num_windows: int
         self.last_start: int
