@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from polydraft.core.errors import InvalidArgument
 
 T = TypeVar("T")
+MAX_QUOTED_ERROR = 300  # characters
 log: logging.Logger = logging.getLogger("polydraft.plugins")
 
 
@@ -64,8 +65,13 @@ def load_plugin(point: EntryPoint) -> None:
         package = f" of the package {point.dist.name}" if point.dist is not None else ""
         log.warning(
             "note: the plug-in %r%s is left out, since importing %s failed (%s: %s); update or uninstall it",
-            point.name, package, point.value, type(error).__name__, str(error).strip().rstrip(".")[:300],
+            point.name, package, point.value, *describe_error(error),
         )  # fmt: skip
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """Return the kind and the beginning of the text of an error that the code of others raised, for a warning."""
+    return type(error).__name__, str(error).strip().rstrip(".")[:MAX_QUOTED_ERROR]
 
 
 class PluginTable(Mapping[str, T], Generic[T]):

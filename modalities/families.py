@@ -21,7 +21,14 @@ from polydraft.core.checks.arguments import argument_error, to_string, to_string
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.folders.fields import describe_hint, matches_hint
 from polydraft.core.folders.json_files import read_json
-from polydraft.core.methods.registration import MAX_NAME, NAME, check_choice, check_class, to_dictionary
+from polydraft.core.methods.registration import (
+    check_choice,
+    check_class,
+    check_name,
+    check_summary,
+    to_dictionary,
+)
+from polydraft.core.plugins import describe_error
 from polydraft.modalities.generation_config import check_generation_config, sampling_defaults
 from polydraft.modalities.hub import DETECTORS, DetectorSource, FamilyDetector
 from polydraft.modalities.manifest import DEFAULT_TYPES, FIELD_TYPES, MODALITIES
@@ -78,9 +85,7 @@ def register_family(
     """
 
     def register(pipeline_class: type[AnyPipeline]) -> type[AnyPipeline]:
-        if not (isinstance(name, str) and NAME.fullmatch(name) and len(name) <= MAX_NAME):
-            allowed = f'at most {MAX_NAME} lower-case letters, digits, "-" and "_", first a letter'
-            raise argument_error("name", name, allowed)
+        check_name(name)
         check_choice("modality", modality, MODALITIES)
         base_module, base_name = BASES[modality]
         check_class("pipeline", pipeline_class, (getattr(import_module(base_module), base_name),))
@@ -89,8 +94,7 @@ def register_family(
                 f"the pipeline class {pipeline_class.__name__} is inside of another class or function; define it at "
                 "the top level of a module."
             )
-        if not to_string("summary", summary).strip() or "\n" in summary:
-            raise argument_error("summary", summary, "one line that says what the models do")
+        check_summary(summary, "what the models do")
         if not callable(recognise):
             raise argument_error("recognise", recognise, "a function of a folder and of its config.json")
         manifest_parts = to_dictionary("defaults", defaults), to_dictionary("fields", fields)
@@ -152,7 +156,7 @@ class RegisteredFamily:
         except Exception as error:  # noqa: BLE001 (a function of others may raise anything)
             log.warning(
                 "note: the family %r did not look at %s, since its recogniser failed (%s: %s)", self.name, folder,
-                type(error).__name__, str(error).strip().rstrip(".")[:300],
+                *describe_error(error),
             )  # fmt: skip
             return False
 

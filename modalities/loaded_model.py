@@ -55,5 +55,9 @@ class ModelDescription:
                 f"{type(model).__name__} needs more than the model and its processor to generate {card.modality}; give "
                 "the folder that it was loaded from."
             )
-        name = Path(getattr(model.config, "name_or_path", "") or type(model).__name__).name
-        self.card: ModelCard = replace(card, name=name, loaded_model=model)
+        self.card: ModelCard = replace(card, name=origin_of(model).name, loaded_model=model)
+
+
+def origin_of(model: PreTrainedModel) -> Path:
+    """Return the folder or repository that a model was loaded from, its class's name where that is not known."""
+    return Path(getattr(model.config, "name_or_path", "") or type(model).__name__)

@@ -201,17 +201,29 @@ def check_entry(
     Raises:
         InvalidArgument: One of the arguments is not possible, or the class does not take the parameters.
     """
-    if not (isinstance(name, str) and NAME.fullmatch(name) and len(name) <= MAX_NAME and not name.endswith(RATIO)):
-        allowed = f'at most {MAX_NAME} lower-case letters, digits, "-" and "_", first a letter, not ending in "{RATIO}"'
-        raise argument_error("name", name, allowed)
-    if not to_string("summary", summary).strip() or "\n" in summary:
-        raise argument_error("summary", summary, "one line that says what the method does")
+    check_name(name, forbidden_ending=RATIO)
+    check_summary(summary, "what the method does")
     check_choice("requirement", requirement, ("", *REQUIREMENTS))
     values = to_dictionary("parameters", parameters)
     for key, parameter in values.items():
         check_parameter(key, parameter)
     check_constructor(method_class, values)
     return values
+
+
+def check_name(name: str, forbidden_ending: str = "") -> None:
+    """Raise InvalidArgument unless `name` can be the name of a method or a family."""
+    has_form = isinstance(name, str) and NAME.fullmatch(name) is not None and len(name) <= MAX_NAME
+    if not has_form or (forbidden_ending and name.endswith(forbidden_ending)):
+        allowed = f'at most {MAX_NAME} lower-case letters, digits, "-" and "_", first a letter'
+        ending = f', not ending in "{forbidden_ending}"' if forbidden_ending else ""
+        raise argument_error("name", name, allowed + ending)
+
+
+def check_summary(summary: str, content: str) -> None:
+    """Raise InvalidArgument unless `summary` is one line; `content` is what it has to say."""
+    if not to_string("summary", summary).strip() or "\n" in summary:
+        raise argument_error("summary", summary, f"one line that says {content}")
 
 
 def to_dictionary(name: str, value: Any) -> dict[Any, Any]:

@@ -36,9 +36,10 @@ from polydraft.core.target.encoder_decoder import EncoderDecoderTarget
 from polydraft.core.target.spliced import SplicedTarget
 from polydraft.modalities.custom_generate.prefill import PREFILLED, PrefilledPrompt, prefill_rows
 from polydraft.modalities.generation_config import UNSUPPORTED_DEFAULTS, UNSUPPORTED_SAMPLING_DEFAULTS
+from polydraft.modalities.loaded_model import origin_of
 from polydraft.modalities.model_card import ModelCard, with_drafters
 from polydraft.modalities.pipeline import Pipeline
-from polydraft.modalities.vlm.target import image_token_ids
+from polydraft.modalities.vlm.target import has_mrope, image_token_ids
 from polydraft.modalities.vocab_mapping import TOKENIZER_FILES, load_tokenizer, map_vocabularies
 
 ATTENTION = "_attn_implementation_internal"  # of a configuration; the public name also writes to its parts
@@ -144,7 +145,7 @@ class PrefilledTarget(SplicedTarget):
     @property
     def has_rope_offsets(self) -> bool:
         """Return whether rotary positions may differ from KV slots."""
-        return hasattr(self.model.base_model, "get_rope_index")
+        return has_mrope(self.model)
 
     def prefill_inputs(
         self, prompts: list[PromptInputs], ids: Tensor, lengths: list[int], cache: KVCache
@@ -209,7 +210,7 @@ class BorrowedModel(Pipeline):
         self.structure: list[tuple[Any, ...]] = describe_structure(model)
         self.tokenizer: Any = tokenizer
         self.takes_over: bool = takes_over
-        folder = Path(getattr(model.config, "name_or_path", "") or type(model).__name__)
+        folder = origin_of(model)
         manifest = {
             "modality": "transcription" if model.config.is_encoder_decoder else "vlm", "drafters": {}, "target": ".",
             "defaults": {"method": "auto"}, "inputs": "text",

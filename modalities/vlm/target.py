@@ -108,7 +108,12 @@ class MRoPETarget(VisionTarget):
         return {"position_ids": positions}
 
 
+def has_mrope(model: PreTrainedModel) -> bool:
+    """Return whether a model has M-RoPE, so that rotary positions may differ from KV slots."""
+    return hasattr(model.base_model, "get_rope_index")
+
+
 def build_vision_target(model: PreTrainedModel, **options: Any) -> VisionTarget:
     """Build the target adapter that fits a model, with the options of `CausalTarget`."""
-    target_class = MRoPETarget if hasattr(model.base_model, "get_rope_index") else VisionTarget
+    target_class = MRoPETarget if has_mrope(model) else VisionTarget
     return target_class(model, **options)

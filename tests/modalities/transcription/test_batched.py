@@ -10,26 +10,18 @@ from numpy.typing import NDArray
 
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT
-from polydraft.modalities.loading import load
 from polydraft.modalities.request import BatchScheduler
 from polydraft.modalities.transcription.features import LogMelStream
 from polydraft.modalities.transcription.pauses import MARGIN
-from polydraft.modalities.transcription.pipeline import TranscriptionPipeline
 from polydraft.modalities.transcription.segments import FRAME_SECONDS, QualityThresholds
 
 from ...live_tensors import LiveTensors
-from .tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
+from .tiny_whisper import SAMPLE_RATE, tone
 
 SILENCES = ((0.0, 3.0), (4.6, 4.8), (6.5, 9.5), (11.0, 11.2), (12.6, 12.7), (15.5, 18.0))  # seconds
 SECONDS = 18.0
 NUM_PIECES = 6  # of at most 2 s
 Sound = tuple[NDArray[np.float32], int]
-
-
-@pytest.fixture(scope="module")
-def pipe(tmp_path_factory: pytest.TempPathFactory) -> TranscriptionPipeline:
-    loaded: TranscriptionPipeline = load(write_tiny_whisper(tmp_path_factory.mktemp("whisper")), dtype="float32")
-    return loaded
 
 
 def sound(seconds: float = SECONDS, seed: int = 0) -> Sound:

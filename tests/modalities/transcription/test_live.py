@@ -9,17 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.loading import load
 from polydraft.modalities.transcription.live import Caption, LiveOptions, LiveTranscript
 from polydraft.modalities.transcription.pipeline import WhisperPipeline
 
-from .tiny_whisper import tone, write_tiny_whisper
-
-
-@pytest.fixture(scope="module")
-def pipe(tmp_path_factory: pytest.TempPathFactory) -> WhisperPipeline:
-    loaded: WhisperPipeline = load(write_tiny_whisper(tmp_path_factory.mktemp("whisper")), dtype="float32")
-    return loaded
+from .tiny_whisper import tone
 
 
 def chunks(seconds: float, size: int = 700) -> Iterator[NDArray[np.float32]]:

@@ -17,7 +17,6 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from polydraft.core.errors import InvalidArgument, PolydraftError, PromptError
 from polydraft.modalities.loading import load
 from polydraft.modalities.request import BatchScheduler
-from polydraft.modalities.transcription.pipeline import WhisperPipeline
 from polydraft.modalities.transcription.result import Transcription
 from polydraft.modalities.transcription.segments import QualityThresholds
 
@@ -25,17 +24,6 @@ from .tiny_whisper import SAMPLE_RATE, tone, write_tiny_whisper
 
 NEVER_GOOD = QualityThresholds(compression_ratio=None, log_prob=1.0, no_speech=None)  # sure texts round to 0
 DRAFTED = ("hypothesis", "history", "suffix", "recycling", "jacobi", "early-exit(layers=1)", "auto")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_whisper(tmp_path_factory.mktemp("whisper"))
-
-
-@pytest.fixture(scope="module")
-def pipe(folder: Path) -> WhisperPipeline:
-    loaded: WhisperPipeline = load(folder, dtype="float32")
-    return loaded
 
 
 @pytest.fixture(scope="module")

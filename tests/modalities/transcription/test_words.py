@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,18 +29,6 @@ from polydraft.modalities.transcription.words import (
 )
 
 from .tiny_whisper import MAX_TOKENS, SAMPLE_RATE, tone, write_tiny_whisper
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_whisper(tmp_path_factory.mktemp("whisper"))
-
-
-@pytest.fixture(scope="module")
-def pipe(folder: Path) -> TranscriptionPipeline:
-    loaded: TranscriptionPipeline = load(folder, dtype="float32")
-    return loaded
-
 
 # --- times of tokens
 
