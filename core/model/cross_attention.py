@@ -26,7 +26,7 @@ from polydraft.core.model.decoder import TreeDecoder
 from polydraft.core.model.linear import fuse_linears, is_supported_linear, pack_group, packed_group
 from polydraft.core.native.decoder import DecoderSizes, LayerParts, LayerWeights, NativeDecoder, activation_kind
 from polydraft.core.native.library import library
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.native.weights import NativeWeight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,14 +227,8 @@ def build_native(backbone: Any, config: Any) -> NativeDecoder | None:
         return None
     parts = []
     for layer in backbone.layers:
-        attn, cross = layer.self_attn, layer.encoder_attn
-        groups = [
-            packed_group(members) for members in (
-                [attn.q_proj, attn.k_proj, attn.v_proj], [attn.out_proj], [layer.fc1], [layer.fc2],
-                [cross.q_proj], [cross.out_proj],
-            )
-        ]  # fmt: skip
-        weights = [group.weight for group in groups if group is not None and isinstance(group.weight, PanelWeight)]
+        groups = [packed_group(members) for members in layer_linears(layer)]
+        weights = [group.weight for group in groups if group is not None and isinstance(group.weight, NativeWeight)]
         if len(weights) < len(groups):
             return None
         norms = (layer.self_attn_layer_norm, layer.final_layer_norm, None, None, layer.encoder_attn_layer_norm)
@@ -242,3 +236,16 @@ def build_native(backbone: Any, config: Any) -> NativeDecoder | None:
     heads, head_dim = config.num_attention_heads, AttentionHeads.from_config(config).head_dim
     sizes = DecoderSizes(heads * head_dim, heads, heads, head_dim, head_dim**-0.5, activation, is_gated=False)
     return NativeDecoder(parts[0].weights.qkv.library, sizes, parts, backbone.layer_norm)
+
+
+def layer_linears(layer: Any) -> list[list[nn.Linear]]:
+    """Return the linear layers that a pass of a decoder layer calls, grouped by the tensor that they read.
+
+    In the order of `LayerWeights`: Q, K and V; output; the MLP's first and second; queries and output of attention to
+    fixed keys.
+    """
+    attn, cross = layer.self_attn, layer.encoder_attn
+    return [
+        [attn.q_proj, attn.k_proj, attn.v_proj], [attn.out_proj], [layer.fc1], [layer.fc2],
+        [cross.q_proj], [cross.out_proj],
+    ]  # fmt: skip

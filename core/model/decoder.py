@@ -146,6 +146,11 @@ class TreeDecoder:
         """Return whether passes are calls of the C library, whose bits depend neither on views nor on threads."""
         return self.fused_layers is not None and self.fused_layers.native is not None
 
+    def refresh_norms(self) -> None:
+        """Read the present weights of norms, of which the C library has copies."""
+        if self.fused_layers is not None and self.fused_layers.native is not None:
+            self.fused_layers.native.refresh_norms()
+
     @property
     def kv_bytes_per_position(self) -> int:
         """Return the bytes of keys and values of one position of a physical KV cache row, over all layers."""

@@ -35,7 +35,7 @@ from polydraft.core.native.decoder import (
     norm_epsilon,
 )
 from polydraft.core.native.library import library
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.native.weights import NativeWeight
 
 if TYPE_CHECKING:
     from polydraft.core.model.attention import Kernel
@@ -164,7 +164,7 @@ class NativeLayers:
         groups, shapes = [], set()
         for layer in backbone.layers:
             packed = [group for group in linear_groups(layer) if group is not None]
-            weights = [group.weight for group in packed if isinstance(group.weight, PanelWeight)]
+            weights = [group.weight for group in packed if isinstance(group.weight, NativeWeight)]
             if len(weights) < NUM_GROUPS:
                 return None
             groups.append(packed)
@@ -177,6 +177,10 @@ class NativeLayers:
             heads.head_dim, getattr(first.self_attn, "scaling", None) or heads.head_dim**-0.5, activation,
         )  # fmt: skip
         return NativeLayers(backbone, groups, sizes)
+
+    def refresh_norms(self) -> None:
+        """Read the present weights of norms."""
+        self.decoder.refresh_norms()
 
     def build(self) -> NativeDecoder:
         """Return the decoder with the present weights."""

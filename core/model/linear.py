@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from polydraft.core.model import triton_ops
 from polydraft.core.model.onednn_weights import OneDnnWeight
 from polydraft.core.native.library import library
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.native.weights import NativeWeight, PanelWeight
 
-PackedWeight: TypeAlias = OneDnnWeight | PanelWeight
+PackedWeight: TypeAlias = OneDnnWeight | NativeWeight
 FUSABLE_NAMES = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read the same tensor
 
 
@@ -143,11 +143,11 @@ def packed_group(members: Sequence[nn.Module]) -> PackedLinearGroup | None:
     return first.group if isinstance(first, PackedLinear) and first.group.members == list(members) else None
 
 
-def panel_weight(linear: nn.Module) -> PanelWeight | None:
+def native_weight(linear: nn.Module) -> NativeWeight | None:
     """Return the weight of a linear layer as the C library reads it; None if it is not packed, alone and so."""
     group = packed_group([linear])
     weight = None if group is None else group.current_weight()
-    return weight if isinstance(weight, PanelWeight) else None
+    return weight if isinstance(weight, NativeWeight) else None
 
 
 def fuse_linears(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:

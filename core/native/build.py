@@ -29,7 +29,7 @@ INSTRUCTION_SETS = {
     "avx2": ["-mavx2", "-mfma"],
     "avx512": AVX512,
     "avx512bf16": [*AVX512, "-mavx512bf16", "-DUSE_DOT_PRODUCTS"],
-    "amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-DUSE_AMX"],
+    "amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-DUSE_AMX"],
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
 from polydraft.core.native.library import Decoder, Layer, Library, Matrix, Norm, Pass, memory
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.native.weights import NativeWeight
 
 NO_NORM, RMS_NORM, LAYER_NORM = range(3)
 SILU, GELU_TANH, GELU = range(3)
@@ -27,18 +27,18 @@ SILU, GELU_TANH, GELU = range(3)
 class LayerWeights:
     """Weights of a decoder layer, by what reads them."""
 
-    qkv: PanelWeight
-    output: PanelWeight
-    up: PanelWeight  # of a gated MLP the gates, then what they are multiplied with
-    down: PanelWeight
-    cross_query: PanelWeight | None = None  # of attention to fixed keys, if there is any
-    cross_output: PanelWeight | None = None
+    qkv: NativeWeight
+    output: NativeWeight
+    up: NativeWeight  # of a gated MLP the gates, then what they are multiplied with
+    down: NativeWeight
+    cross_query: NativeWeight | None = None  # of attention to fixed keys, if there is any
+    cross_output: NativeWeight | None = None
 
-    def common_weights(self) -> list[PanelWeight]:
+    def common_weights(self) -> list[NativeWeight]:
         """Return those that every decoder has."""
         return [self.qkv, self.output, self.up, self.down]
 
-    def cross(self) -> list[PanelWeight]:
+    def cross(self) -> list[NativeWeight]:
         """Return those of attention to fixed keys."""
         return [weight for weight in (self.cross_query, self.cross_output) if weight is not None]
 
@@ -88,7 +88,7 @@ class NativeDecoder:
         self.layers: Sequence[LayerParts] = layers
         self.dtype: torch.dtype = layers[0].weights.qkv.dtype
         self.num_weights: int = sum(layer.weights.count() for layer in layers)
-        self.kept: list[Tensor] = []  # what the structures point to
+        self.norm_copies: list[tuple[nn.Module, str, Tensor]] = []  # module, parameter, and what structures point to
         self.structures: ctypes.Array[Layer] = (Layer * len(layers))(*map(self.layer_structure, layers))
         self.decoder: Decoder = Decoder(
             len(layers), sizes.hidden, sizes.heads, sizes.kv_heads, sizes.head_dim,
@@ -110,14 +110,20 @@ class NativeDecoder:
         if module is None or isinstance(module, nn.Identity):
             return Norm(NO_NORM, 0.0, None, None)
         kind = LAYER_NORM if isinstance(module, nn.LayerNorm) else RMS_NORM
-        return Norm(kind, norm_epsilon(module), self.keep(module.weight), self.keep(getattr(module, "bias", None)))
+        return Norm(kind, norm_epsilon(module), self.copy_of(module, "weight"), self.copy_of(module, "bias"))
 
-    def keep(self, values: Tensor | None) -> int | None:
-        """Return the address of an fp32 copy that lives as long as the decoder."""
-        if values is None:
+    def copy_of(self, module: Any, name: str) -> int | None:
+        """Return the address of an fp32 copy of a parameter, which lives as long as the decoder; None without one."""
+        if getattr(module, name, None) is None:
             return None
-        self.kept.append(values.detach().float().contiguous())
-        return self.kept[-1].data_ptr()
+        copy = getattr(module, name).detach().to(torch.float32, copy=True).contiguous()
+        self.norm_copies.append((module, name, copy))
+        return copy.data_ptr()
+
+    def refresh_norms(self) -> None:
+        """Copy the present weights and biases of all norms, for passes to come."""
+        for module, name, copy in self.norm_copies:
+            copy.copy_(getattr(module, name).detach())
 
     def __call__(
         self, inputs: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Any, mask: Tensor, fixed: Any = None

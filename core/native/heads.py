@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.native.library import Matrix, memory
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.native.weights import NativeWeight
 
 if TYPE_CHECKING:
     from polydraft.core.native.library import Library
@@ -65,13 +65,13 @@ class NativeHeads:
     """Hydra heads whose drafts are calls of the C library.
 
     Args:
-        mixes (Sequence[PanelWeight]): The matrix W of every head, with bias.
+        mixes (Sequence[NativeWeight]): The matrix W of every head, with bias.
         tables (Sequence[Tensor]): For every head but the first, what a token of the level before adds to the terms of
             it and of later heads, `[token ids, later heads * H]`, in the weights' dtype.
     """
 
-    def __init__(self, mixes: Sequence[PanelWeight], tables: Sequence[Tensor]) -> None:
-        self.mixes: Sequence[PanelWeight] = mixes
+    def __init__(self, mixes: Sequence[NativeWeight], tables: Sequence[Tensor]) -> None:
+        self.mixes: Sequence[NativeWeight] = mixes
         self.tables: list[Tensor] = [table.contiguous() for table in tables]
         self.library: Library = mixes[0].library
         self.dtype: torch.dtype = mixes[0].dtype
@@ -79,14 +79,14 @@ class NativeHeads:
         self.shapes: dict[tuple[LevelShape, ...], TreeStructure] = {}
 
     def grow(
-        self, shape: Sequence[LevelShape], lm_head: PanelWeight, hidden_states: Tensor, projected: Tensor,
+        self, shape: Sequence[LevelShape], lm_head: NativeWeight, hidden_states: Tensor, projected: Tensor,
         terms: ChildTerms,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Grow a tree below the root of every batch row.
 
         Args:
             shape (Sequence[LevelShape]): The levels, at most as many as heads.
-            lm_head (PanelWeight): Of V outputs.
+            lm_head (NativeWeight): Of V outputs.
             hidden_states (Tensor): `[B, R, D]` of the target, before the root, in R guidance branches.
             projected (Tensor): `[B, R, heads * H]`, terms of hidden state and root for all heads.
             terms (ChildTerms): How logits become scores.

@@ -34,9 +34,12 @@ OPENMP = "libgomp.so.1"  # which torch brings and has loaded
 
 
 class Matrix(Structure):
-    """A weight in panels."""
+    """A weight in panels, laid out or as lines of a weight of torch."""
 
-    _fields_ = [("panels", c_void_p), ("bias", c_void_p), ("num_panels", c_int32), ("inputs", c_int32)]
+    _fields_ = [
+        ("panels", c_void_p), ("bias", c_void_p), ("num_panels", c_int32), ("inputs", c_int32), ("lines", c_void_p),
+        ("num_lines", c_void_p),
+    ]  # fmt: skip
 
 
 class Norm(Structure):
@@ -179,7 +182,7 @@ def supported_instruction_sets() -> tuple[str, ...]:
     cpu, flags = torch.cpu, processor_flags()
     has_avx512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags
     names = []
-    if has_avx512 and {"amx_tile", "amx_bf16"} <= flags and cpu._init_amx():
+    if has_avx512 and {"amx_tile", "amx_bf16", "avx512_bf16"} <= flags and cpu._init_amx():
         names.append("amx")
     if has_avx512:
         names.append("avx512")

@@ -21,8 +21,8 @@ from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.cache import free_memory_bytes, round_up_to_blocks
 from polydraft.core.model.decoder import TreeDecoder, compact_accepted_path
-from polydraft.core.model.linear import build_linear, dense_weight, panel_weight, prepare_linears
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.model.linear import build_linear, dense_weight, native_weight, prepare_linears
+from polydraft.core.native.weights import NativeWeight
 from polydraft.core.sampling.params import SamplingParams, SamplingTensors
 from polydraft.core.target.state import BatchState
 from polydraft.core.verification import VerificationResult
@@ -126,8 +126,7 @@ class CausalTarget:
 
     def build_decoder(self, model: PreTrainedModel) -> TreeDecoder:
         """Return the model's backbone (the model without LM head) as a decoder that can run draft trees."""
-        decoder = model.get_decoder()
-        return TreeDecoder(model.base_model if decoder is model else decoder, self.config)
+        return TreeDecoder(find_backbone(model), self.config)
 
     @property
     def vocab_size(self) -> int:
@@ -173,7 +172,7 @@ class CausalTarget:
         # the LM head may be on another device than the last layer
         return self.scale_logits(logits.to(hidden_states.device))
 
-    def packed_lm_head(self, lm_head: nn.Module | None = None) -> PanelWeight | None:
+    def packed_lm_head(self, lm_head: nn.Module | None = None) -> NativeWeight | None:
         """Return the weight by which `compute_logits` multiplies hidden states, if that is all it does; else None.
 
         Args:
@@ -182,7 +181,7 @@ class CausalTarget:
         scales = (getattr(self.config, name, None) for name in LOGIT_SCALES)
         if any(scale is not None for scale in scales):
             return None
-        return panel_weight(self.lm_head if lm_head is None else lm_head)
+        return native_weight(self.lm_head if lm_head is None else lm_head)
 
     def restrict_lm_head(self, ids: Tensor) -> nn.Linear:
         """Return an LM head that computes only the logits of the token ids `ids` `[K]`, for `compute_logits`."""
@@ -471,6 +470,12 @@ class CausalTarget:
         if not (draft.is_chain or result.is_contiguous):
             compact_accepted_path(state.cache, state.num_branches, state.num_cached(), result.path)
         state.append(result.tokens, result.num_committed)
+
+
+def find_backbone(model: PreTrainedModel) -> Any:
+    """Return a model's decoder without LM head."""
+    decoder = model.get_decoder()
+    return model.base_model if decoder is model else decoder
 
 
 def logit_scaling_fn(config: Any) -> Callable[[Tensor], Tensor]:

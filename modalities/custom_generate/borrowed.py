@@ -4,7 +4,7 @@
     with pipe.evaluation_mode(), pipe.loan:
         method = pipe.method(pipe.check_method("eagle2"))
 
-Linear layers stay transformers' own, since laying weights out for this machine's kernels would replace them.
+While a model is lent, its weights are read in place by the C library, where that knows the layers; they are held once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from polydraft.core.drafters.network.draft_model import DraftModel, VocabMapping
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.core.methods.spec import ParamValues
 from polydraft.core.model.cache import KVCache
+from polydraft.core.model.cross_attention import layer_linears
+from polydraft.core.model.decoder import TreeDecoder
+from polydraft.core.model.lent_linears import LentLinears, decoder_linears
 from polydraft.core.model.threads import ThreadTuner
-from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.target.causal import CausalTarget, PromptInputs, find_backbone
 from polydraft.core.target.conformance import (
     EXACT_UP_TO_TIES,
     MODEL_ERRORS,
@@ -49,7 +52,7 @@ CAPTURING = "transformers.utils.output_capturing"  # module of hooks that keep o
 
 
 class Loan:
-    """Set what decoding needs in configurations and parameters of models while they are lent, and put it back.
+    """Set what decoding needs in configurations, parameters and linear layers while models are lent, and put it back.
 
     Args:
         models (nn.Module): The models.
@@ -58,16 +61,27 @@ class Loan:
     def __init__(self, *models: nn.Module) -> None:
         self.configs: list[Any] = all_configs([module for model in models for module in model.modules()])
         self.parameters: list[nn.Parameter] = [parameter for model in models for parameter in model.parameters()]
+        self.linears: LentLinears = LentLinears(members for model in models for members in decoding_linears(model))
+        self.networks: list[TreeDecoder] = []  # over the models
         self.kernels: list[Any] | None = None  # attention of every configuration while it is lent
         self.given: tuple[list[Any], list[nn.Parameter]] | None = None  # attention, and parameters to be trained
 
     def __enter__(self) -> None:
         self.given = self.attention_kernels(), [each for each in self.parameters if each.requires_grad]
-        if self.kernels is not None:
-            self.set_kernels(self.kernels)
+        try:
+            if self.kernels is not None:
+                self.set_kernels(self.kernels)
+            with torch.inference_mode():
+                self.linears.__enter__()
+                for network in self.networks:
+                    network.refresh_norms()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_error: object) -> None:
         assert self.given is not None
+        self.linears.__exit__()
         self.kernels = self.attention_kernels()
         kernels, trained = self.given
         self.set_kernels(kernels)
@@ -92,7 +106,10 @@ def describe_structure(model: PreTrainedModel) -> list[tuple[Any, ...]]:
     modules = [
         (
             module, is_altered(module),
-            [(each.dtype, each.device, each.shape) for each in module._parameters.values() if each is not None],
+            [
+                (each.dtype, each.device, each.shape, each.stride())
+                for each in module._parameters.values() if each is not None
+            ],
         )
         for module in model.modules()
     ]  # fmt: skip
@@ -139,6 +156,17 @@ def all_configs(modules: Sequence[nn.Module]) -> list[Any]:
     return list(found.values())
 
 
+def decoding_linears(model: Any) -> list[list[nn.Linear]]:
+    """Return the linear layers of a model's decoder and LM head, grouped by the tensor that they read."""
+    try:
+        decoder, lm_head = find_backbone(model), model.get_output_embeddings()
+        if not model.config.is_encoder_decoder:
+            return decoder_linears(decoder, lm_head)
+        return [[lm_head], *(members for layer in decoder.layers for members in layer_linears(layer))]
+    except MODEL_ERRORS:  # the target will say what is missing
+        return []
+
+
 class PrefilledTarget(SplicedTarget):
     """Target adapter over a decoder whose prompts its own forward has prefilled."""
 
@@ -168,22 +196,22 @@ class PrefilledTarget(SplicedTarget):
         return {}
 
 
-class LayersAsTheyAre:
-    """Targets over layers that stay transformers' own."""
+class LentLayers:
+    """Targets over layers that are prepared while they are lent."""
 
     def prepare_layers(self, model: PreTrainedModel) -> None:
-        """Leave the model's layers as they are."""
+        """Leave the model's layers as the loan has prepared them."""
 
 
-class BorrowedTarget(LayersAsTheyAre, PrefilledTarget):
+class BorrowedTarget(LentLayers, PrefilledTarget):
     """Target adapter over a decoder that belongs to the caller."""
 
 
-class BorrowedEncoderDecoderTarget(LayersAsTheyAre, EncoderDecoderTarget):
+class BorrowedEncoderDecoderTarget(LentLayers, EncoderDecoderTarget):
     """Target adapter over a model with an encoder that belongs to the caller."""
 
 
-class BorrowedDraftModel(LayersAsTheyAre, CausalTarget):
+class BorrowedDraftModel(LentLayers, CausalTarget):
     """Adapter over a small language model that belongs to the caller and drafts."""
 
 
@@ -252,6 +280,7 @@ class BorrowedModel(Pipeline):
         if kind != "lm" or not self.draft_models:
             return super().load_drafter_network(kind, folder)
         target = BorrowedDraftModel(self.draft_models[0])
+        self.loan.networks.append(target.network)
         self.check_logits(target)
         return DraftModel(target, self.map_draft_ids(self.draft_models[0]))
 
@@ -297,6 +326,7 @@ class BorrowedModel(Pipeline):
             if not self.is_tested_architecture:
                 self.check_logits(target)
             self._targets[guided] = target
+            self.loan.networks.append(target.network)
             if self.takes_over:  # which has replaced layers
                 self.structure = describe_structure(self.borrowed)
         return self._targets[guided]
@@ -331,7 +361,7 @@ class BorrowedModel(Pipeline):
         return ThreadTuner()  # the caller has chosen the number of threads
 
     def effective_guarantee(self, guarantee: str, target: CausalTarget) -> str:
-        if self.takes_over or guarantee != "identical":
+        if self.takes_over or target.network.is_native or guarantee != "identical":
             return super().effective_guarantee(guarantee, target)
         return EXACT_UP_TO_TIES  # torch's products may sum in another order for another number of rows
 

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.cache import cache_kwarg
 from polydraft.core.sampling.params import SamplingParams
-from polydraft.core.target.causal import PromptInputs
+from polydraft.core.target.causal import PromptInputs, find_backbone
 from polydraft.core.target.encoder_decoder import EncoderInput
 
 PREFILLED = "prefilled"  # key of a `PrefilledPrompt` in `PromptInputs.model_kwargs`
@@ -96,8 +96,7 @@ def prefill_rows(
     model: PreTrainedModel, input_ids: Tensor, paddings: list[int], kwargs: dict[str, Any]
 ) -> list[PrefilledPrompt]:
     """Run a decoder over a batch of prompts and divide what it computes by rows."""
-    decoder: Any = model.get_decoder()
-    decoder = model.base_model if decoder is model else decoder
+    decoder = find_backbone(model)
     captured: dict[str, Any] = {}
 
     def capture(_module: Any, _args: Any, given: dict[str, Any], output: Any) -> None:

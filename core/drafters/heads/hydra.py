@@ -30,7 +30,7 @@ from polydraft.core.drafters.tree.candidates import DraftTree
 from polydraft.core.drafters.tree.drafter import TreeDrafter, TreeGrowth
 from polydraft.core.drafters.tree.shapes import CandidateRanking, StaticTree, TreeShape
 from polydraft.core.model.cache import KVCache
-from polydraft.core.model.linear import build_linear, dense_weight, panel_weight
+from polydraft.core.model.linear import build_linear, dense_weight, native_weight
 from polydraft.core.native.heads import ChildTerms, NativeHeads
 from polydraft.core.sampling.sampler import TokenDistribution
 from polydraft.core.target.causal import CausalTarget, PrefillOutput
@@ -283,7 +283,7 @@ def native_heads(model: HydraHeads, tables: Sequence[Tensor]) -> NativeHeads | N
         tables (Sequence[Tensor]): For every head but the first, what a token of the level before adds to its terms and
             those of later heads, `[token ids, later heads * H]`.
     """
-    weights = [panel_weight(mix) for mix in model.says[: len(tables) + 1]]
+    weights = [native_weight(mix) for mix in model.says[: len(tables) + 1]]
     packed = [weight for weight in weights if weight is not None]
     return NativeHeads(packed, tables) if len(packed) == len(weights) else None
 

@@ -31,7 +31,7 @@ from polydraft.core.drafters.base import Drafter, DraftOutcome, MissedTokens, ap
 from polydraft.core.drafters.jacobi.window import resize_window, window_of_batch
 from polydraft.core.drafters.network.base import DrafterModel
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.model.linear import build_linear, dense_weight, panel_weight
+from polydraft.core.model.linear import build_linear, dense_weight, native_weight
 from polydraft.core.native.refinement import NativeRefinement, WindowToRefine
 from polydraft.core.sampling.noise import Noise
 from polydraft.core.sampling.sampler import Sampler
@@ -204,7 +204,7 @@ class LocalRefinementDrafter(Drafter):
 
     def native_refinement(self) -> NativeRefinement | None:
         """Return the network as the C library takes it, None if it does not compute it."""
-        mix, lm_head = map(panel_weight, (self.model.mixes, self.lm_head))
+        mix, lm_head = map(native_weight, (self.model.mixes, self.lm_head))
         if mix is None or lm_head is None or mix.dtype != lm_head.dtype:
             return None
         return NativeRefinement(

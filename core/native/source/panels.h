@@ -1,8 +1,10 @@
-// Products with weights that are laid out once in panels of 32 outputs.
+// Products with weights in panels of 32 outputs.
 //
-// A panel holds, for every input k, the weights of its 32 outputs side by side; in bf16 for every pair of inputs, with
-// the two weights of an output next to each other, as the tiles of AMX and dot products of AVX-512 read them. Inputs
-// are padded to a multiple of 32 and outputs to whole panels, with zeros.
+// A panel that was laid out for this library holds, for every input k, the weights of its 32 outputs side by side; in
+// bf16 for every pair of inputs, with the two weights of an output next to each other, as the tiles of AMX and dot
+// products of AVX-512 read them. Inputs are padded to a multiple of 32 and outputs to whole panels, with zeros.
+//
+// A panel may also be at most 32 lines of a weight as torch keeps it (`lines.h`).
 #pragma once
 
 #include "team.h"
@@ -26,9 +28,11 @@
 #define MAX_GROUP 4  // panels that a few rows are multiplied with at once, so that enough sums run side by side
 
 typedef struct {
-    const char *panels;
+    const char *panels;  // NULL: panels are lines
     const float *bias;  // per output of all panels, or NULL
     int32_t num_panels, inputs;  // inputs are padded
+    const char *const *lines;  // per panel, its first line [inputs]; others follow it
+    const int32_t *num_lines;  // per panel
 } Matrix;
 
 INLINE int operand_is_bf16(int is_bf16) { return is_bf16 && BF16_OPERANDS; }
@@ -99,6 +103,8 @@ INLINE void multiply_block_fused(
 }
 
 #undef CASE
+
+#include "lines.h"
 
 #if defined(USE_AMX)
 
@@ -219,6 +225,7 @@ INLINE int panel_group(int rows, int is_bf16) {
 static void multiply_block(
     const Matrix *matrix, int is_bf16, int panel, int group, const void *x, int rows, float *y
 ) {
+    if (matrix->lines) { multiply_block_lines(matrix, is_bf16, panel, group, x, rows, y); return; }
     if (!is_bf16) { multiply_block_fused(matrix, 0, panel, group, x, rows, y); return; }
 #if defined(USE_AMX)
     multiply_block_tiles(matrix, panel, group, x, rows, y);

@@ -100,6 +100,47 @@ INLINE float sum_lanes(Floats v) {
     return lanes[0];
 }
 
+// Fold two vectors of segments of `size` lanes: add the second half of every segment to its first. The segments of the
+// result, half as long, are those of `a`, then those of `b`.
+INLINE Floats fold_segments(Floats a, Floats b, int size) {
+    const int half = size / 2;
+#if defined(__clang__)  // makes shuffles of it
+    Floats low, high;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        const int lane = i / half * size + i % half;
+        low[i] = lane < LANES ? a[lane % LANES] : b[lane % LANES];
+        high[i] = lane + half < LANES ? a[(lane + half) % LANES] : b[(lane + half) % LANES];
+    }
+    return low + high;
+#else
+    Ints low;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) low[i] = i / half * size + i % half;
+    return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, low + half);
+#endif
+}
+
+// Add all lanes of every one of `count` vectors, a power of two that is known when the function is inlined, in the order
+// of `sum_lanes`.
+INLINE void sum_lanes_of(const Floats *vectors, int count, float *sums) {
+    Floats folded[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < count; i++) folded[i] = vectors[i];
+    int left = count;
+#pragma GCC unroll 4
+    for (int size = LANES; size > 1; size /= 2) {
+        if (left == 1) {
+            folded[0] = fold_segments(folded[0], folded[0], size);
+            continue;
+        }
+        left /= 2;
+#pragma GCC unroll 8
+        for (int i = 0; i < left; i++) folded[i] = fold_segments(folded[2 * i], folded[2 * i + 1], size);
+    }
+    memcpy(sums, folded, count * sizeof(float));
+}
+
 INLINE float max_lane(Floats v) {
     float lanes[LANES];
     store(lanes, v);
