@@ -38,7 +38,7 @@ class Matrix(Structure):
 
     _fields_ = [
         ("panels", c_void_p), ("bias", c_void_p), ("num_panels", c_int32), ("inputs", c_int32), ("lines", c_void_p),
-        ("num_lines", c_void_p),
+        ("num_lines", c_void_p), ("line_size", c_int32),
     ]  # fmt: skip
 
 

@@ -72,7 +72,7 @@ class PanelWeight(NativeWeight):
         padded = torch.cat([F.pad(weight, (0, -self.inputs % PANEL, 0, -len(weight) % PANEL)) for weight in weights])
         panels = padded.view(-1, PANEL, padded.shape[1] // pair, pair)
         self.panels: Tensor = panels.transpose(1, 2).contiguous()  # [panels, K / pair, PANEL, pair]
-        self.matrix = Matrix(self.panels.data_ptr(), self.bias_address, len(panels), padded.shape[1], None, None)
+        self.matrix = Matrix(self.panels.data_ptr(), self.bias_address, len(panels), padded.shape[1])
 
     def unpacked(self) -> list[Tensor]:
         flat = self.panels.transpose(1, 2).reshape(len(self.panels) * PANEL, -1)[:, : self.inputs]
@@ -81,7 +81,7 @@ class PanelWeight(NativeWeight):
 
 
 class InPlaceWeight(NativeWeight):
-    """Weights that are read where torch keeps them, and so never held twice; see `can_be_read_in_place`.
+    """Weights that are read where torch keeps them, contiguous lines of inputs, and so never held twice.
 
     Biases are copied.
     """
@@ -91,8 +91,9 @@ class InPlaceWeight(NativeWeight):
         self.weights: list[Tensor]
         self.lines: Tensor = torch.empty(len(self.used), dtype=torch.long)  # [panels] addresses of their first lines
         self.matrix = Matrix(
-            None, self.bias_address, len(self.lines), self.inputs, self.lines.data_ptr(), self.used.data_ptr()
-        )
+            None, self.bias_address, len(self.lines), self.inputs + -self.inputs % PANEL, self.lines.data_ptr(),
+            self.used.data_ptr(), self.inputs,
+        )  # fmt: skip
         self.point_to(weights, biases)
 
     def point_to(self, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> None:
@@ -108,11 +109,6 @@ class InPlaceWeight(NativeWeight):
 
     def unpacked(self) -> list[Tensor]:
         return self.weights
-
-
-def can_be_read_in_place(weight: Tensor) -> bool:
-    """Return whether a weight `[N, K]` lies as the C library can read it: whole lines of whole vectors."""
-    return weight.is_contiguous() and weight.shape[1] % PANEL == 0
 
 
 def pad_biases(biases: Sequence[Tensor]) -> Tensor:

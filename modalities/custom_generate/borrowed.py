@@ -113,7 +113,7 @@ def describe_structure(model: PreTrainedModel) -> list[tuple[Any, ...]]:
         )
         for module in model.modules()
     ]  # fmt: skip
-    return [(model.config.to_json_string(),), *modules]
+    return [(model.config.to_json_string(use_diff=False),), *modules]  # differences take four times as long
 
 
 def is_altered(module: nn.Module) -> bool:
@@ -330,6 +330,16 @@ class BorrowedModel(Pipeline):
             if self.takes_over:  # which has replaced layers
                 self.structure = describe_structure(self.borrowed)
         return self._targets[guided]
+
+    def check_model(self) -> None:
+        """Check that the model is one that can be decoded.
+
+        Raises:
+            UnsupportedModel: It is not.
+        """
+        if not self._targets:  # else it has been checked
+            with self.loan, torch.inference_mode():
+                self.target()
 
     def check_logits(self, target: CausalTarget) -> None:
         """Compare a target's logits with those of the model's own forward.

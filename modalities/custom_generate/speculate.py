@@ -26,6 +26,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from polydraft.core.checks.arguments import to_callback, to_integer, to_optional
 from polydraft.core.decode import Batch, Method, StepResult, decode_step, start_batch
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.methods.spec import MethodSpec
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.stats import DecodeStats
@@ -112,8 +113,8 @@ class Speculation:
             self.borrowed = BorrowedModel(model, self.drafters, tokenizer, takes_over=self.takeover)
         return self.borrowed
 
-    def build_method(self, pipe: BorrowedModel, name: str) -> Method:
-        """Return a method of a model.
+    def check_method(self, pipe: BorrowedModel, name: str) -> MethodSpec:
+        """Return the specification of a method of a model.
 
         Raises:
             InvalidArgument: Its guarantee is weaker than what is asked for.
@@ -124,7 +125,7 @@ class Speculation:
                 f"method {spec.name!r} is {spec.guarantee} and guarantee={self.guarantee!r} is asked for; give "
                 f"guarantee={spec.guarantee!r} or another method."
             )
-        return pipe.method(spec)
+        return spec
 
     @torch.no_grad()
     def __call__(
@@ -179,11 +180,12 @@ class Speculation:
         processors, sampling_params = split_processors(logits_processor, generation_config.do_sample)
         pipe = self.borrow(model, tokenizer)
         is_plain = any(needs_plain_decoding(each, input_ids, pipe.vocab_size) for each in processors)
+        spec = self.check_method(pipe, PLAIN if is_plain else self.method)
         with pipe.evaluation_mode():
-            with pipe.loan, torch.inference_mode():
-                method = self.build_method(pipe, PLAIN if is_plain else self.method)
+            pipe.check_model()
             prompts = BatchPrompts.from_call(model, input_ids, model_kwargs)
             with pipe.loan, torch.inference_mode():
+                method = pipe.method(spec)
                 run = GenerateRun(self, method, prompts, processors, stopping_criteria, generation_config, streamer)
                 run.decode(sampling_params)
         self.stats = DecodeStats.sum_rows(run.stats)

@@ -31,8 +31,9 @@ typedef struct {
     const char *panels;  // NULL: panels are lines
     const float *bias;  // per output of all panels, or NULL
     int32_t num_panels, inputs;  // inputs are padded
-    const char *const *lines;  // per panel, its first line [inputs]; others follow it
+    const char *const *lines;  // per panel, its first line [line_size]; others follow it
     const int32_t *num_lines;  // per panel
+    int32_t line_size;  // inputs without padding
 } Matrix;
 
 INLINE int operand_is_bf16(int is_bf16) { return is_bf16 && BF16_OPERANDS; }
