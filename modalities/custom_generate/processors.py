@@ -23,6 +23,29 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.context import GenerationContext
 from polydraft.core.sampling.params import SamplingParams
 
+
+class SuppressedTokens:
+    """Whisper's suppression of ids, at every token or at the first alone.
+
+    transformers' processors look for the ids in the whole vocabulary at every call, which takes longer than a layer.
+
+    Args:
+        processor (Any): The one of transformers.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        at_begin = isinstance(processor, library.SuppressTokensAtBeginLogitsProcessor)
+        self.ids: Tensor = processor.begin_suppress_tokens if at_begin else processor.suppress_tokens
+        self.begin_index: int | None = processor.begin_index if at_begin else None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores `[G, V]` of sequences `[G, L]` without those ids."""
+        if self.begin_index not in (None, input_ids.shape[-1]):
+            return scores
+        ids = self.ids.to(scores.device)
+        return scores.index_fill(1, ids[(ids >= 0) & (ids < scores.shape[-1])], -torch.inf)
+
+
 # Functions of each row's own ids: rows may be given together, whichever they are. Those that read the encoder's input,
 # or are not transformers' own, may go by the index of a row in the batch.
 ROWWISE = (
@@ -32,8 +55,8 @@ ROWWISE = (
     library.EtaLogitsWarper, library.NoRepeatNGramLogitsProcessor, library.SequenceBiasLogitsProcessor,
     library.NoBadWordsLogitsProcessor, library.ForcedBOSTokenLogitsProcessor, library.ForcedEOSTokenLogitsProcessor,
     library.InfNanRemoveLogitsProcessor, library.ExponentialDecayLengthPenalty, library.LogitNormalization,
-    library.SuppressTokensAtBeginLogitsProcessor, library.SuppressTokensLogitsProcessor,
-    library.WhisperTimeStampLogitsProcessor, library.WhisperNoSpeechDetection, library.WatermarkLogitsProcessor,
+    SuppressedTokens, library.WhisperTimeStampLogitsProcessor, library.WhisperNoSpeechDetection,
+    library.WatermarkLogitsProcessor,
 )  # fmt: skip
 INDEXED = (
     library.RepetitionPenaltyLogitsProcessor, library.EncoderRepetitionPenaltyLogitsProcessor,
@@ -45,6 +68,7 @@ REFUSED = (  # they keep state, run the model themselves, or are for rows that h
     library.BarkEosPrioritizerLogitsProcessor, library.DiaClassifierFreeGuidanceLogitsProcessor,
     library.DiaEOSChannelFilterLogitsProcessor, library.DiaEOSDelayPatternLogitsProcessor,
 )  # fmt: skip
+SUPPRESSING = (library.SuppressTokensAtBeginLogitsProcessor, library.SuppressTokensLogitsProcessor)
 
 
 def split_processors(processors: Sequence[Any], do_sample: bool) -> tuple[list[Any], SamplingParams]:
@@ -63,9 +87,10 @@ def split_processors(processors: Sequence[Any], do_sample: bool) -> tuple[list[A
                 f"{type(processor).__name__} keeps state between tokens or runs the model itself, which drafts do not "
                 "allow; leave it out."
             )
+    kept = [SuppressedTokens(each) if type(each) in SUPPRESSING else each for each in processors]
     if not do_sample:
-        return list(processors), SamplingParams(temperature=0.0)
-    kept, values = list(processors), dict[str, Any]()
+        return kept, SamplingParams(temperature=0.0)
+    values = dict[str, Any]()
     if kept and type(kept[-1]) is library.LogitNormalization:  # which changes no probability
         kept.pop()
     for kind, name, attribute in (
