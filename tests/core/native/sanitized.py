@@ -14,7 +14,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from polydraft.core.native import decoder, weights
 from polydraft.core.native import library as native
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.native.weights import InPlaceWeight, PanelWeight
 from polydraft.core.target.conformance import PROBE_LENGTHS, probe_drafts, probe_prompts
 from polydraft.core.target.encoder_decoder import EncoderDecoderTarget
 
@@ -36,7 +36,8 @@ def run_product(library: native.Library, choice: random.Random) -> None:
     dtype, inputs = choice.choice([torch.float32, torch.bfloat16]), choice.randint(1, 150)
     outputs = [choice.randint(1, 200) for _ in range(choice.randint(1, 3))]
     biases = [torch.randn(size).to(dtype) for size in outputs] if choice.random() < 0.5 else []
-    weight = PanelWeight(library, [torch.randn(size, inputs).to(dtype) for size in outputs], biases)
+    layout = choice.choice([PanelWeight, InPlaceWeight])
+    weight = layout(library, [torch.randn(size, inputs).to(dtype) for size in outputs], biases)
     assert weight.product(torch.randn(choice.randint(0, 70), inputs)).isfinite().all()
 
 

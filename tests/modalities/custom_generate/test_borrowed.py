@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from polydraft.core.model.linear import PackedLinear
+from polydraft.core.native.library import library
 from polydraft.modalities.custom_generate.speculate import speculate
 
 from .models import build, prompts
@@ -47,6 +49,34 @@ def test_model_is_left_as_it_was(family, is_training):
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     loss = model(**prompts(2), labels=prompts(2)["input_ids"]).loss
     loss.backward()  # it can be trained on
+
+
+@pytest.mark.skipif(library() is None, reason="the C library is not used")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_weights_are_read_in_place_by_the_library(family, dtype):
+    model, decoding = build(family).to(dtype), speculate("recycling")
+    before = snapshot(model)
+    plain = model.generate(**prompts(2), **GREEDY, custom_generate=speculate("ar"))
+    assert torch.equal(model.generate(**prompts(2), **GREEDY, custom_generate=decoding), plain)
+    assert decoding.borrowed is not None and decoding.borrowed.target().network.is_native
+    assert decoding.stats.guarantee == "identical" and decoding.stats.target_passes < decoding.stats.tokens
+    assert snapshot(model) == before and all(type(each) is not PackedLinear for each in model.modules())
+    with torch.no_grad():  # linear layers and norms
+        for parameter in model.parameters():
+            parameter.data.mul_(1.5)
+    changed = model.generate(**prompts(2), **GREEDY, custom_generate=decoding)
+    assert torch.equal(changed, model.generate(**prompts(2), **GREEDY, custom_generate=speculate("ar")))
+
+
+@pytest.mark.skipif(library() is None, reason="the C library is not used")
+def test_norms_that_change_in_place_are_read_anew():
+    model, decoding = build("llama").float(), speculate("ar")
+    model.generate(**prompts(1), **GREEDY, custom_generate=decoding)
+    for layer in model.model.layers:
+        layer.input_layernorm.weight.data.uniform_(-2, 2)
+    expected = model.generate(**prompts(1), **GREEDY)
+    assert torch.equal(model.generate(**prompts(1), **GREEDY, custom_generate=decoding), expected)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
