@@ -7,6 +7,7 @@ polydraft bench speech --sentences 100 -o runs/bench
 polydraft bench listen --limit 4 -o runs/bench
 polydraft bench vlm --prompts 8
 polydraft bench text --model ./smollm2 --kinds chat,summary
+polydraft bench speculate --model ./smollm2 --dtype float32
 polydraft bench drift --model tiny-speech --methods "hydra,hydra+typical"
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
 polydraft bench serve --clients 1,2,4,8
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polydraft.apps.cli.bench import engine, image, listen, methods, report, serve, speech, text, vlm
+from polydraft.apps.cli.bench import engine, image, listen, methods, report, serve, speculate, speech, text, vlm
 from polydraft.apps.terminal.application import Application
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 app: Application = Application(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 module: ModuleType
-for module in (image, speech, listen, vlm, text, methods, serve, engine, report):
+for module in (image, speech, listen, vlm, text, speculate, methods, serve, engine, report):
     app.add_typer(module.app)
 
 
