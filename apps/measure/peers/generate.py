@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ from polydraft.modalities.pipeline import Pipeline
 
 FILLER = 0  # id on the left of shorter prompts; masked
 TICK = 1e-9  # seconds that the shortest answer takes at least
+PROBE_TOKENS = 8  # that a peer generates to show that it works
 PROMPT_LOOKUP = {"prompt_lookup_num_tokens": 10}
 Result = TypeVar("Result")
 REFUSALS = (RuntimeError, ValueError, IndexError, AttributeError, TypeError)  # of `generate`, whatever it cannot do
@@ -107,6 +109,11 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs]
         seconds, tokens = seconds + alone, tokens + made - padding
         outputs += answers
     return Run(seconds, tokens, outputs)
+
+
+def probe(prompts: list[PromptInputs]) -> list[PromptInputs]:
+    """Return the prompts with answers of a few tokens, to try a peer on."""
+    return [replace(prompt, max_new_tokens=min(prompt.max_new_tokens, PROBE_TOKENS)) for prompt in prompts]
 
 
 def until_end(ids: Tensor, eos_token_ids: frozenset[int]) -> Tensor:
