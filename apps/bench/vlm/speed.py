@@ -50,11 +50,11 @@ def run(
     requests = [] if data is None else read_questions(data, prompt_kind(load_card(model, modality="vlm")), prompts)
     pipe = cast(ChatPipeline, load(model, drafter=drafter, modality="vlm", device=device, dtype=dtype))
     names = asked_for(methods, pipe)
-    taken_on = timed_on(pipe.device, pipe.dtype)
     if data is None:
         shown = scenes(pipe, prompts or PROMPTS, max_new_tokens)
     else:
         shown = build_question_prompts(pipe, requests, max_new_tokens)
+    taken_on = timed_on(pipe.device, pipe.dtype)
     if cut := [prompt.max_new_tokens for prompt in shown if prompt.max_new_tokens < max_new_tokens]:
         note(f"note: {len(cut)} of {len(shown)} answers have room for {min(cut)} tokens and not for {max_new_tokens}")
     engines, left_out = theirs(pipe, shown) if peers else ({}, [])

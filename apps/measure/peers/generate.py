@@ -83,6 +83,8 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs]
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
         options |= {"min_p": sampling.min_p} if sampling.min_p else {}
+    if sampling.repetition_penalty != 1:
+        options["repetition_penalty"] = sampling.repetition_penalty
     outputs: list[Tensor] = []
     seconds, tokens, theirs = 0.0, 0, cast(Any, model.generate)
     for first in range(0, len(prompts), batch):
