@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from polydraft.apps.bench.vlm.tasks import ocrbench
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
@@ -48,7 +48,7 @@ def run(
     report.check_folder(output)
     heats = numbers(temperatures, "--temperatures")
     requests = [] if data is None else read_questions(data, prompt_kind(load_card(model, modality="vlm")), prompts)
-    pipe = cast(ChatPipeline, load(model, drafter=drafter, modality="vlm", device=device, dtype=dtype))
+    pipe: ChatPipeline = load(model, drafter=drafter, modality="vlm", device=device, dtype=dtype)
     names = asked_for(methods, pipe)
     if data is None:
         shown = scenes(pipe, prompts or PROMPTS, max_new_tokens)

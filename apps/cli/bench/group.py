@@ -11,6 +11,7 @@ polydraft bench listen --data meetings --model openai/whisper-small --methods au
 polydraft bench vlm --prompts 8
 polydraft bench vlm --data photos.jsonl --model ./my-vlm --drafter runs/eagle --methods eagle2,pld -o runs/bench
 polydraft bench text --model ./smollm2 --kinds chat,summary
+polydraft bench text --model ./smollm2 --data questions.jsonl --drafter runs/eagle
 polydraft bench drift --model tiny-speech --methods "hydra,hydra+typical"
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
 polydraft bench serve --clients 1,2,4,8

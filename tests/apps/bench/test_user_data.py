@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from polydraft.apps.bench.speech import intelligibility
+from polydraft.apps.bench.speech import speed as speech
 from polydraft.apps.bench.vlm import speed as vlm
 from polydraft.apps.data.user_requests import (
+    BenchUtterance,
     build_image_prompts,
     read_image_requests,
     read_questions,
@@ -154,6 +156,21 @@ def test_speech_bench_needs_no_recogniser_for_data(tmp_path: Path, monkeypatch: 
     rows = {row["method"]: row for row in value["speed"]}
     assert list(rows) == ["ar", "vadusa", PEER] and rows["vadusa"]["same"] is True and rows["vadusa"]["tau"] > 1
     assert value["timed"] == 2 and value["quality"] == value["prose"] == [] and value["data"] == str(file)
+
+
+def test_speech_peer_decodes_every_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe: Any = load("tiny-speech")
+    counts: list[int] = []
+
+    def count(pipe: Any, model: Any, prompts: list[Any]) -> Run:
+        counts.append(len(prompts))
+        return Run(1.0, 8, [])
+
+    monkeypatch.setattr(speech, "generate", count)
+    requests = [BenchUtterance("Yes. We met at noon.", 0, "slt"), BenchUtterance("No.", 1, "rms")]
+    rows, notes = speech.measure(pipe, ["ar"], requests, 1, {}, peers=True)
+    assert counts[-1] == sum(len(pipe.family.split_text(request.text).sentences) for request in requests) > 2
+    assert [row["method"] for row in rows] == ["ar", PEER] and notes == []
 
 
 def test_speech_bench_judges_as_many_texts_as_asked(tmp_path: Path) -> None:
