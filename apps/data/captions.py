@@ -1,7 +1,6 @@
 """Captions of image benchmarks: held out from training, the same for everyone, with fitting settings.
 
 captions, compositions = held_out(200)
-captions = read_captions("coco.txt")      # captions of a user's file
 prompts = pipe.prompts_to_ids(captions, sampling=settings(pipe, temperature=1.0))
 """
 
@@ -11,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from polydraft.apps.data.records import TEXTS, rows
-from polydraft.apps.data.user_prompts import words
+from polydraft.apps.data.user_requests import BenchImage, read_image_requests
 from polydraft.apps.measure.table import PLAIN
-from polydraft.core.errors import DataUnavailable, InvalidArgument
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.modalities.image.pipeline import TextToImagePipeline
 from polydraft.modalities.world.scene import Composition
@@ -35,14 +33,6 @@ def held_out(count: int, world: World = FLAT) -> tuple[list[str], list[Compositi
     return captions, compositions
 
 
-def read_captions(data: str) -> list[str]:
-    """Read all captions of a user's file or folder, as drafter training does; raises DataUnavailable."""
-    captions: list[str] = [words(row).content["text"] for row in rows(data, TEXTS)]
-    if not captions:
-        raise DataUnavailable(f"{data} has no captions; write one on every line.")
-    return captions
-
-
 def world_of(pipe: TextToImagePipeline, name: str | None) -> World:
     """Return the named world, whose words the model has to know; by default the model's own."""
     asked = WORLDS[name] if name else pipe.card.world
@@ -51,16 +41,16 @@ def world_of(pipe: TextToImagePipeline, name: str | None) -> World:
     return asked
 
 
-def texts_of(
+def image_requests(
     pipe: TextToImagePipeline, data: str | None, world: str | None, count: int
-) -> tuple[list[str], str | None]:
-    """Return all captions of the user's `data`, or `count` held-out ones and the name of their world."""
+) -> tuple[list[BenchImage], str | None]:
+    """Return all that the user's `data` asks for, or `count` held-out captions and the name of their world."""
     if data is not None and world is not None:
-        raise InvalidArgument("--captions and --world exclude each other; leave one out.")
+        raise InvalidArgument("--data and --world exclude each other; leave one out.")
     if data is not None:
-        return read_captions(data), None
+        return read_image_requests(data), None
     among = world_of(pipe, world)
-    return held_out(count, among)[0], among.name
+    return [BenchImage(text, seed) for seed, text in enumerate(held_out(count, among)[0])], among.name
 
 
 def settings(

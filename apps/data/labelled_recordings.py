@@ -57,8 +57,7 @@ def read_recording(row: DataRecord) -> LabelledRecording:
     try:
         return LabelledRecording(audio, read_samples(file), text)
     except PromptError as error:
-        what, _, do = str(error).rstrip(".").rpartition("; ")
-        raise row.wrong(f"has a recording that cannot be used ({what})", do) from error
+        raise row.refused("has a recording that cannot be used", error) from error
 
 
 def read_samples(source: SoundSource) -> NDArray[np.float32]:

@@ -15,10 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polydraft.core.checks.arguments import to_integer
 from polydraft.core.checks.extras import pip_install
 from polydraft.core.checks.system_errors import system_error
-from polydraft.core.errors import DataUnavailable
+from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError
 from polydraft.modalities.hub import is_repository
+from polydraft.modalities.pipeline import MAX_SEED
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 TEXTS = (".txt",)
@@ -37,6 +39,35 @@ class DataRecord:
     def wrong(self, what: str, do: str) -> DataUnavailable:
         """Build the error that `what` is wrong in this record."""
         return DataUnavailable(f"{self.place} {what}; {do}.")
+
+    def refused(self, what: str, error: PolydraftError) -> DataUnavailable:
+        """Build the error that `what` cannot be used, with the reason and the advice of another error's sentence."""
+        reason, _, advice = str(error).rstrip(".").rpartition("; ")
+        return self.wrong(f"{what} ({reason})", advice) if reason else self.wrong(f"{what} ({advice})", "change it")
+
+    def optional_text(self, name: str) -> str | None:
+        """Return the string in a field, None where it is missing or null.
+
+        Raises:
+            DataUnavailable: It holds something else.
+        """
+        value = self.value.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(f"has the {name} {value!r:.40}", "write it as a string, or leave it out")
+        return value
+
+    def seed(self, default: int) -> int:
+        """Return the field `seed`, or `default` where it is missing or null.
+
+        Raises:
+            DataUnavailable: It is no seed.
+        """
+        value = self.value.get("seed")
+        try:
+            return default if value is None else to_integer("seed", value, 0, MAX_SEED)
+        except InvalidArgument as error:
+            do = "write a whole number from 0 on, or leave it out"
+            raise self.wrong(f"has the seed {value!r:.40}", do) from error
 
 
 @dataclass(frozen=True)
@@ -65,7 +96,7 @@ def rows(data: str, plain: tuple[str, ...]) -> Iterator[DataRecord]:
         yield from of_folder(place, plain)
     elif place.is_file():
         yield from of_file(place, plain)
-    elif is_repository(data):
+    elif is_repository(data) and place.suffix.lower() not in (*plain, *TABLES):
         yield from of_set(data, partial(from_hub, data), Path())
     else:
         raise DataUnavailable(f"there is no data at {data}; give a folder, a file, or organisation/set on the hub.")

@@ -7,7 +7,7 @@ training_prompts = UserPrompts(pipe, data, seed=0, held_out=0.1)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from polydraft.core.errors import DataUnavailable, InvalidArgument, PromptError
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.image_io import load_image, open_image
-from polydraft.modalities.vlm.conversation import build_conversation
+from polydraft.modalities.vlm.conversation import Conversation, build_conversation
 
 HELD = 32  # held-out prompts at most
 MOST = 256  # tokens of an answer
@@ -50,14 +50,26 @@ def asks(data: str, kind: str) -> list[Ask]:
     Raises:
         DataUnavailable: For the first row that is wrong.
     """
-    found: list[Ask] = []
-    for row in rows(data, PICTURES if kind == "vlm" else TEXTS):
-        found += QUESTION_READERS[kind](row) if kind in QUESTION_READERS else [words(row)]
+    found = list(read_asks(data, kind))
     if len({ask.group for ask in found}) < 2:
         raise DataUnavailable(
             f"{data} holds {len(found)} prompts about one thing; give two at least, so that one can be held out."
         )
     return found
+
+
+def read_asks(data: str, kind: str) -> Iterator[Ask]:
+    """Yield what data asks of a model, record by record.
+
+    Args:
+        data (str): Folder, file or hub set.
+        kind (str): Kind of the model's prompts, as of `prompt_kind`.
+
+    Raises:
+        DataUnavailable: For the first record that is wrong.
+    """
+    for row in rows(data, PICTURES if kind == "vlm" else TEXTS):
+        yield from QUESTION_READERS[kind](row) if kind in QUESTION_READERS else [words(row)]
 
 
 def about_pictures(row: DataRecord) -> list[Ask]:
@@ -72,14 +84,16 @@ def about_text(row: DataRecord) -> list[Ask]:
     fields = {"question": row.value["text"]} | row.value if row.value.get("text") else row.value
     asked = schemas.questions(replace(row, value=fields))
     if any(part["type"] == "image" for turn in asked[-1] for part in turn["content"]):
-        raise row.wrong("has a picture, and the model reads text alone", "remove it, or train on a model that sees")
+        raise row.wrong("has a picture, and the model reads text alone", "remove it, or choose a model that sees")
     return [Ask(row, row.place, messages) for messages in asked]
 
 
 def words(row: DataRecord) -> Ask:
     """Return the text of a row, to draw or to say."""
-    text = next((row.value[name] for name in TEXT_FIELDS if row.value.get(name)), None)
-    if not isinstance(text, str) or not text.strip():
+    name, text = next(((name, row.value[name]) for name in TEXT_FIELDS if row.value.get(name)), ("", ""))
+    if not isinstance(text, str):
+        raise row.wrong(f"has the {name} {text!r:.40}", "write it as a string")
+    if not text.strip():
         raise row.wrong("has no text", f"give one as {' or '.join(TEXT_FIELDS)}")
     return Ask(row, text, row.value | {"text": text})
 
@@ -173,10 +187,15 @@ def with_negative_prompt(prompt: PromptInputs) -> tuple[int, ...] | None:
 
 
 def ask_about(pipe: Any, ask: Ask, seed: int, sampling: SamplingParams) -> list[PromptInputs]:
+    return [pipe.build_prompt(open_conversation(ask), seed, MOST, sampling)]
+
+
+def open_conversation(ask: Ask) -> Conversation:
+    """Return the conversation of a question, its images opened; raise DataUnavailable for a damaged one."""
     messages = [
         turn | {"content": [open_image_part(ask.row, part) for part in turn["content"]]} for turn in ask.content
     ]
-    return [pipe.build_prompt(build_conversation(None, None, messages), seed, MOST, sampling)]
+    return build_conversation(None, None, messages)
 
 
 def open_image_part(row: DataRecord, part: dict[str, Any]) -> dict[str, Any]:
@@ -200,10 +219,15 @@ def draw(pipe: Any, ask: Ask, seed: int, sampling: SamplingParams) -> list[Promp
 def say(pipe: Any, ask: Ask, seed: int, sampling: SamplingParams) -> list[PromptInputs]:
     """Build a prompt a sentence, in the row's voice or the model's voices in turn."""
     script, reference = pipe.family.split_text(ask.content["text"]), ask.content.get("reference")
-    voice = ask.content.get("voice") or (pipe.voices[seed % len(pipe.voices)] if pipe.voices else None)
+    voice = ask.content.get("voice") or voice_in_turn(pipe, seed)
     reference = None if reference is None else str(ask.row.folder / reference)
     speaker = pipe.family.select_voice(voice, reference, ask.content.get("reference_text"))
     return [pipe.prompt(words, speaker, seed, place, sampling) for place, words in enumerate(script.sentences)]
+
+
+def voice_in_turn(pipe: Any, index: int) -> str | None:
+    """Return the voice of the text at `index` that names none: the model's take turns; None where it has none."""
+    return pipe.voices[index % len(pipe.voices)] if pipe.voices else None
 
 
 def shortest_prompt(asked: list[Ask], folder: Path) -> Inputs:

@@ -19,6 +19,10 @@ Choices = Literal["flat", "textured", "settings"]
 WorldName = Annotated[
     Choices | None, typer.Option("--world", help="Captions with flat colours, settings (textured), or both (settings).")
 ]
+Prompts = Annotated[
+    int | None,
+    typer.Option("--prompts", "--limit", min=1, help="Most prompts, the first ones. Default: all of --data, else 8."),
+]
 Methods = Annotated[str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")]
 Named = Annotated[str | None, typer.Option(help="Names separated by commas.")]
 Peers = Annotated[bool, typer.Option(help="Time transformers' own generate too.")]

@@ -1,6 +1,7 @@
 """`polydraft bench speech`: every method beside plain decoding and transformers' `generate`, in turns, in one process.
 
 polydraft bench speech --timed 10 --repeats 3 --sentences 100 -o runs/bench
+polydraft bench speech --data lines.jsonl --model ./my-voice --drafter runs/hydra
 
 Speed is that of `pipe.stream`, sentence by sentence, voices in turns. S is decode time a code of the faster baseline
 (plain decoding or `generate`, prefill apart) over the method's; RTF is seconds spent a second of speech, of decoding
@@ -10,7 +11,8 @@ that listens, paired with plain decoding's (Δ, ± its standard error), the log-
 trained on saying the same, where flite is installed, and the share of sentences whose spectra are nearest to the
 voice that was asked for. What a method says in plain decoding's tokens is not judged twice. Beside methods stand
 flite on the same normalised text, and its speech through the vocoder alone and through the codec alone. What a
-listener notices besides words (`product.py`) is a table by voice, of mixed prose if there is some.
+listener notices besides words (`product.py`) is a table by voice, of mixed prose if there is some. Texts of the user's
+are timed, all by default; so many of them as `--sentences` asks for are judged too, as English.
 """
 
 from __future__ import annotations
@@ -26,33 +28,51 @@ from polydraft.apps.bench.speech import intelligibility, product, speed
 from polydraft.apps.bench.speech.prose import passages
 from polydraft.apps.bench.speech.references import RENDERER
 from polydraft.apps.data.sentences.sentences import everyday_sentences
+from polydraft.apps.data.user_requests import (
+    BenchUtterance,
+    check_speech_requests,
+    read_speech_requests,
+    with_voices,
+)
 from polydraft.apps.measure import plots, report, table
 from polydraft.apps.measure.decoding import asked_for
 from polydraft.apps.measure.environment import timed_on
 from polydraft.apps.measure.peers.baseline import beyond
-from polydraft.core.errors import UnsupportedModel
+from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.modalities.loading import load
+
+JUDGED, TIMED = 25, 8  # sentences and passages a voice, and sentences, where the user gives no data and no number
 
 
 def run(
-    *, sentences: int, prose: int, timed: int, repeats: int, methods: str | None, model: str,
-    drafter: list[str] | None = None, temperature: float | None, top_k: int | None, peers: bool,
-    recogniser: str | None, squim: bool, output: Path | None, json: bool,
+    *, data: str | None = None, sentences: int | None, prose: int | None, timed: int | None, repeats: int,
+    methods: str | None, model: str, drafter: list[str] | None = None, temperature: float | None, top_k: int | None,
+    peers: bool, recogniser: str | None, squim: bool, output: Path | None, json: bool, device: str = "auto",
+    dtype: str = "auto",
 ) -> None:  # fmt: skip
-    """Measure, judge, print and, given a folder, save."""
+    """Measure, judge, print and, given a folder, save. data: the user's own texts, in place of sentences and prose."""
     report.check_folder(output)
-    ears = intelligibility.recognisers(recogniser)
+    if data is not None and prose:
+        raise InvalidArgument("--prose is about built-in passages; with --data leave it out, and give --sentences.")
+    judged = 0 if data is not None else JUDGED
+    sentences, prose = judged if sentences is None else sentences, judged if prose is None else prose
+    requests = built_in_requests(timed or TIMED) if data is None else read_speech_requests(data, timed)
+    ears = intelligibility.recognisers(recogniser) if sentences or prose or recogniser is not None else {}
     more = intelligibility.others(ears, squim)
-    pipe = load(model, drafter=drafter, modality="speech")
+    pipe = load(model, drafter=drafter, modality="speech", device=device, dtype=dtype)
     if pipe.family.no_audio_reason:
         raise UnsupportedModel(pipe.family.no_audio_reason)
     names = asked_for(methods, pipe)
     options: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
-    pipe.stream("Yes.", method=table.PLAIN, **options).close()  # refuses what speaking refuses
+    requests = with_voices(pipe, requests)
+    check_speech_requests(pipe, requests, table.PLAIN, options)
+    if data is not None and sentences and not pipe.voices:
+        raise InvalidArgument(f"{pipe.card.name} has no voices of its own to judge; leave --sentences out.")
     taken_on = timed_on(pipe.device, pipe.dtype)
-    rows = speed.measure(pipe, names, everyday_sentences()[:timed], repeats, options, peers)
+    rows, notes = speed.measure(pipe, names, requests, repeats, options, peers)
     mixed = passages(prose)
-    texts = {"quality": everyday_sentences()[:sentences], "prose": [passage.text for passage in mixed]}
+    judged_texts = everyday_sentences() if data is None else [request.text for request in requests]
+    texts = {"quality": judged_texts[:sentences], "prose": [passage.text for passage in mixed]}
     kinds: dict[str, list[str]] = {"quality": [], "prose": [passage.kind for passage in mixed]}
     found = {
         name: intelligibility.judged(pipe, names, asked, options, ears, more, kinds[name])
@@ -61,7 +81,8 @@ def run(
     quality = {name: found[name].rows if name in found else [] for name in texts}
     noticed = next((found[name].product for name in ("prose", "quality") if name in found), [])
     value: dict[str, Any] = {
-        "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences, "passages": prose,
+        "model": pipe.card.name, "data": data, "timed": len(requests), "repeats": repeats,
+        "sentences": len(texts["quality"]), "passages": prose, "notes": notes,
         "sampling": asdict(pipe.sampling_params(**options)), "environment": taken_on, "speed": rows,
         **quality, "product": noticed,
     }  # fmt: skip
@@ -72,11 +93,16 @@ def run(
     ]  # fmt: skip
     if noticed:
         sheets.append((product.HEADERS, [product.cells(row) for row in noticed]))
-    report.tell("speech", value, sheets, [], lambda: picture(rows, quality["quality"]), output, json)
+    report.tell("speech", value, sheets, notes, lambda: picture(rows, quality["quality"]), output, json)
     report.check_promises(
         (row["method"] for row in rows if row["guarantee"] == "identical" and row["same"] is False),
         (row["method"] for row in rows if beyond(row["efficiency"])),
     )
+
+
+def built_in_requests(count: int) -> list[BenchUtterance]:
+    """Return everyday sentences to speak."""
+    return [BenchUtterance(text, seed) for seed, text in enumerate(everyday_sentences()[:count])]
 
 
 def picture(timed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> Image.Image:

@@ -1,6 +1,6 @@
 """Speed of speech methods against plain decoding and transformers' `generate`, and time to first audio.
 
-rows = measure(pipe, ["ar", "vadusa"], texts, repeats=3, options={}, peers=True)
+rows, notes = measure(pipe, ["ar", "vadusa"], requests, repeats=3, options={}, peers=True)
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from polydraft.apps.data.user_requests import BenchUtterance
 from polydraft.apps.measure import table
-from polydraft.apps.measure.peers.generate import generate, untouched
+from polydraft.apps.measure.peers.generate import attempt, generate, probe, untouched
 from polydraft.apps.measure.timing import Contender, Run, Spread, take_turns
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.stats import DecodeStats
@@ -35,35 +36,36 @@ class SpokenRun(Run):
 
 
 def measure(
-    pipe: SpeechPipeline, names: list[str], texts: list[str], repeats: int, options: dict[str, Any], peers: bool
-) -> list[dict[str, Any]]:
-    contenders = [Contender(name, partial(say, pipe, name, texts, options)) for name in names]
+    pipe: SpeechPipeline, names: list[str], requests: list[BenchUtterance], repeats: int, options: dict[str, Any],
+    peers: bool,
+) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+    """Return a row for every method and for transformers' `generate`, and why that is left out."""
+    contenders, notes = [Contender(name, partial(say, pipe, name, requests, options)) for name in names], []
     if peers:
-        prompts = [
-            stream.prompts[0] for stream in (ask(pipe, table.PLAIN, *each, options) for each in turns(pipe, texts))
-        ]
-        contenders.append(Contender(table.PEER, partial(generate, pipe, untouched(pipe), prompts)))
+        streams = [ask(pipe, table.PLAIN, request, options) for request in requests]
+        prompts = [prompt for stream in streams for prompt in stream.prompts]
+        work = partial(generate, pipe, untouched(pipe))
+        if attempt(table.PEER, partial(work, probe(prompts[:1]))) is None:
+            notes.append(f"{table.PEER} was not timed: it fails on {pipe.card.name}")
+        else:
+            contenders.append(Contender(table.PEER, partial(work, prompts)))
     runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
-    return [row_of(row, runs[row.method]) for row in table.ResultBlock.from_runs("", runs).rows]
+    return [row_of(row, runs[row.method]) for row in table.ResultBlock.from_runs("", runs).rows], notes
 
 
-def turns(pipe: SpeechPipeline, texts: list[str]) -> list[tuple[str, str, int]]:
-    """Return text, voice and seed of every request, alternating between voices."""
-    return [(text, pipe.voices[place % len(pipe.voices)], place) for place, text in enumerate(texts)]
+def ask(pipe: SpeechPipeline, name: str, request: BenchUtterance, options: dict[str, Any]) -> Any:
+    """Return the stream of a request with a method."""
+    return pipe.stream(request.text, method=name, **request.options(), **options)
 
 
-def ask(pipe: SpeechPipeline, name: str, text: str, voice: str, seed: int, options: dict[str, Any]) -> Any:
-    return pipe.stream(text, voice=voice, seed=seed, method=name, **options)
-
-
-def say(pipe: SpeechPipeline, name: str, texts: list[str], options: dict[str, Any]) -> SpokenRun:
+def say(pipe: SpeechPipeline, name: str, requests: list[BenchUtterance], options: dict[str, Any]) -> SpokenRun:
     """Synthesise all texts one by one, as a listener receives them."""
     wall = lasting = 0.0
     first: list[float] = []
     results = []
-    for each in turns(pipe, texts):
+    for request in requests:
         begun = time.perf_counter()
-        stream = ask(pipe, name, *each, options)
+        stream = ask(pipe, name, request, options)
         next(stream)
         first.append(time.perf_counter() - begun)
         for _ in stream:

@@ -8,7 +8,7 @@ contenders[0].renew()                    # the next batch is decoded as if there
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from polydraft.apps.measure.decoding import RenewableMethod, decoded
 from polydraft.apps.measure.peers import llama_cpp, openvino
-from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate
+from polydraft.apps.measure.peers.generate import PROMPT_LOOKUP, attempt, generate, probe
 from polydraft.apps.measure.rounds import RoundContender
 from polydraft.apps.measure.table import PEER, PLAIN
 from polydraft.apps.measure.timing import Run
@@ -28,7 +28,6 @@ from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline
 
 TRANSFORMERS_LOOKUP, TRANSFORMERS_ASSISTED = "transformers prompt lookup", "transformers assisted"
-PROBE_TOKENS = 8  # that an engine generates to show that it works
 Decode = Callable[[list[PromptInputs]], Run]
 
 
@@ -135,5 +134,5 @@ def missing_part(engine: Engine, gguf: Path | None) -> str:
 def build_and_try(engine: Engine, prompt: PromptInputs) -> Decode:
     """Load an engine and generate a few tokens with it, so that an error comes now."""
     decode = engine.build()
-    decode([replace(prompt, max_new_tokens=min(prompt.max_new_tokens, PROBE_TOKENS))])
+    decode(probe([prompt]))
     return decode

@@ -1,6 +1,7 @@
 """`polydraft bench text`: a language model's methods and other engines, in turns, on requests of six kinds.
 
 polydraft bench text --model ./smollm2 --methods auto,history,pld --kinds chat,summary
+polydraft bench text --model ./smollm2 --data questions.jsonl --drafter runs/eagle
 polydraft bench text --model ./smollm2 --peers --gguf SmolLM2-135M-Instruct.Q4_1.gguf -o runs/bench
 
 Prompt by prompt, all decode it before any sees the next. Methods that learn do so from prompt to prompt of a kind; each
@@ -11,6 +12,7 @@ none. Speeds of drafters that earlier processes have kept in the cache folder ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -25,6 +27,7 @@ from polydraft.apps.bench.text.contenders import (
 from polydraft.apps.bench.text.plan import Plan
 from polydraft.apps.bench.text.result import TextBlock, TextSetting, bars, sheets
 from polydraft.apps.data.text_prompts import NUM_PROMPTS, check_kinds, text_prompts
+from polydraft.apps.data.user_requests import BenchQuestion, build_question_prompts, read_questions
 from polydraft.apps.measure import report
 from polydraft.apps.measure.decoding import asked_for
 from polydraft.apps.measure.environment import timed_on
@@ -40,6 +43,7 @@ from polydraft.modalities.pipeline import Pipeline
 from polydraft.modalities.vlm.conversation import build_conversation
 from polydraft.modalities.vlm.pipeline import ChatPipeline
 
+USER_DATA = "data"  # kind of the user's own prompts
 METHODS = ("auto", "history", "suffix", "recycling", "pld")  # that need no trained drafter
 PREFILL = "prefill is apart, of other engines too: their clocks start with the first token"
 ALONE = (
@@ -50,19 +54,22 @@ ALONE = (
 
 def run(
     *, model: str, drafter: list[str] | None, methods: str | None, kinds: str, temperatures: str, rows: str, plan: Plan,
-    peers: bool, gguf: Path | None, device: str, dtype: str, output: Path | None, json: bool,
+    peers: bool, gguf: Path | None, device: str, dtype: str, output: Path | None, json: bool, data: str | None = None,
 ) -> None:  # fmt: skip
-    """Measure, print and, given a folder, save."""
+    """Measure, print and, given a folder, save. data: the user's own questions, in place of all kinds."""
     report.check_folder(output)
+    requests = [] if data is None else read_questions(data, "text", plan.prompts and plan.prompts + plan.warm_ups)
     settings = all_settings(kinds, temperatures, rows)
+    if data is not None:
+        settings = list(dict.fromkeys(replace(setting, kind=USER_DATA) for setting in settings))
     for setting in settings:
-        plan.batches(setting.rows)
+        plan.batches(setting.rows, len(requests) or NUM_PROMPTS)
     if gguf is not None and not gguf.is_file():
         raise DataUnavailable(f"{gguf} is no file; give the model's GGUF file, or leave --gguf out.")
     pipe: ChatPipeline = load(model, drafter=drafter, modality="vlm", device=device, dtype=dtype)
     names = asked_for(methods or default_methods(pipe), pipe)
     taken_on = timed_on(pipe.device, pipe.dtype)
-    batches = {setting: split_prompts(pipe, setting, plan) for setting in settings}
+    batches = {setting: split_prompts(pipe, setting, plan, requests) for setting in settings}
     ours, engines, left_out = contenders_of(pipe, names, batches, peers, gguf)
     blocks = []
     for setting, (counting, warming) in batches.items():
@@ -72,7 +79,8 @@ def run(
             rounds = time_rounds(chosen, counting, warming, plan.repeats, plan.cold)
         blocks.append(TextBlock.from_rounds(setting, rounds, [engine.name for engine in engines]))
     value: dict[str, Any] = {
-        "model": pipe.card.name, **asdict(plan), "sampling": asdict(open_sampling(pipe, 0)) | {"temperature": None},
+        "model": pipe.card.name, "data": data, **asdict(plan),
+        "sampling": asdict(open_sampling(pipe, 0)) | {"temperature": None},
         "left_out": left_out, "environment": taken_on, "blocks": [block.to_dict() for block in blocks],
     }  # fmt: skip
     notes = [PREFILL, state_note(plan), *([ALONE] if peers else []), *left_out]
@@ -98,16 +106,27 @@ def default_methods(pipe: Pipeline) -> str:
 
 
 def split_prompts(
-    pipe: ChatPipeline, setting: TextSetting, plan: Plan
+    pipe: ChatPipeline, setting: TextSetting, plan: Plan, requests: Sequence[BenchQuestion] = ()
 ) -> tuple[list[list[PromptInputs]], list[list[PromptInputs]]]:
-    """Return batches of prompts that count, and batches that come before them, without a prompt in common."""
-    counting, warming = (number * setting.rows for number in plan.batches(setting.rows))
-    prompts = text_prompts(setting.kind, NUM_PROMPTS)
-    chosen = prompts[:counting] + prompts[NUM_PROMPTS - warming :]
-    conversations = [build_conversation(None, text, ()) for text in chosen]
-    built = pipe.build_prompts(
-        conversations, list(range(len(chosen))), plan.tokens, open_sampling(pipe, setting.temperature)
-    )
+    """Return batches of prompts that count, and batches that come before them, without a prompt in common.
+
+    Args:
+        pipe (ChatPipeline): The model.
+        setting (TextSetting): Conditions.
+        plan (Plan): How many prompts.
+        requests (Sequence[BenchQuestion]): The user's questions, the first of them before; empty for built-in ones.
+    """
+    counting, warming = (number * setting.rows for number in plan.batches(setting.rows, len(requests) or NUM_PROMPTS))
+    sampling = open_sampling(pipe, setting.temperature)
+    if requests:
+        chosen = [*requests[warming : warming + counting], *requests[:warming]]
+        asked = build_question_prompts(pipe, chosen, plan.tokens)
+        built = [replace(prompt, sampling_params=sampling) for prompt in asked]
+    else:
+        prompts = text_prompts(setting.kind, NUM_PROMPTS)
+        texts = prompts[:counting] + prompts[NUM_PROMPTS - warming :]
+        conversations = [build_conversation(None, text, ()) for text in texts]
+        built = pipe.build_prompts(conversations, list(range(len(texts))), plan.tokens, sampling)
     batches = [built[first : first + setting.rows] for first in range(0, len(built), setting.rows)]
     return batches[: counting // setting.rows], batches[counting // setting.rows :]
 

@@ -1,13 +1,18 @@
 """`polydraft bench`: speed, quality and costs, each measured in one process.
 
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
-polydraft bench image --model FOLDER --captions coco.txt --clip openai/clip-vit-base-patch16 --fid-features clip
+polydraft bench image --model FOLDER --data prompts.jsonl --drafter runs/eagle --methods eagle2,jacobi
+polydraft bench image --model FOLDER --data coco.txt --clip openai/clip-vit-base-patch16 --fid-features clip
 polydraft bench image --shape emu3 --scale 16 --tokens 64
 polydraft bench speech --sentences 100 -o runs/bench
+polydraft bench speech --data lines.jsonl --model ./my-voice --drafter runs/hydra --methods hydra -o runs/bench
 polydraft bench listen --limit 4 -o runs/bench
+polydraft bench listen --data meetings --model openai/whisper-small --methods auto,history
 polydraft bench vlm --prompts 8
+polydraft bench vlm --data photos.jsonl --model ./my-vlm --drafter runs/eagle --methods eagle2,pld -o runs/bench
 polydraft bench text --model ./smollm2 --kinds chat,summary
 polydraft bench speculate --model ./smollm2 --dtype float32
+polydraft bench text --model ./smollm2 --data questions.jsonl --drafter runs/eagle
 polydraft bench drift --model tiny-speech --methods "hydra,hydra+typical"
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
 polydraft bench serve --clients 1,2,4,8

@@ -1,7 +1,8 @@
 """`polydraft bench image`: speed and quality of image methods.
 
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
-polydraft bench image --model FOLDER --captions coco.txt --clip openai/clip-vit-base-patch16 --fid-features clip
+polydraft bench image --model FOLDER --data prompts.jsonl --drafter runs/eagle --methods eagle2,jacobi
+polydraft bench image --model FOLDER --data coco.txt --clip openai/clip-vit-base-patch16 --fid-features clip
 polydraft bench image --shape emu3 --scale 16 --tokens 64
 """
 
@@ -13,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from polydraft.apps.terminal.application import Application
-from polydraft.apps.terminal.bench_options import Guidance, Methods, Output, Peers, Repeats, WorldName
+from polydraft.apps.terminal.bench_options import Guidance, Methods, Output, Peers, Prompts, Repeats, WorldName
 from polydraft.apps.terminal.options import Device, Drafters, Dtype, Model, Results, Temperature
 
 app: Application = Application()
@@ -23,7 +24,15 @@ DEPTH = 5  # of the chains that are drafted at a published shape
 
 @app.command("image")
 def image(
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts drawn by every method.")] = 8,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", "--captions",
+            help='Your own prompts: one on every line (.txt), or {"prompt": …}, optionally with "seed" and '
+            '"negative_prompt" (.jsonl, .json, .parquet, hub set).',
+        ),
+    ] = None,
+    prompts: Prompts = None,
     repeats: Repeats = 3,
     batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
     methods: Methods = None,
@@ -42,10 +51,6 @@ def image(
     device: Device = "auto",
     dtype: Dtype = "auto",
     world: WorldName = None,
-    captions: Annotated[
-        str | None,
-        typer.Option(help='Your own, one on every line (.txt) or as {"prompt": …} (.jsonl, .json, .parquet, hub set).'),
-    ] = None,
     pictures: Annotated[
         int | None, typer.Option(min=2, help="Drawn by every method and judged. Default: one a caption.")
     ] = None,
@@ -82,5 +87,5 @@ def image(
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
         guidance_scale=guidance_scale, peers=peers, world=world, output=output, json=as_json, device=device,
-        dtype=dtype, data=captions, drafter=drafter, wanted=Wanted(pictures, clip, fid, fid_features, inception, few),
+        dtype=dtype, data=data, drafter=drafter, wanted=Wanted(pictures, clip, fid, fid_features, inception, few),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 polydraft bench text --model ./smollm2 --methods auto,history,pld --kinds chat,summary
 polydraft bench text --model ./smollm2 --drafter runs/eagle --rows 1,4,16
+polydraft bench text --model ./smollm2 --data questions.jsonl --drafter runs/eagle
 polydraft bench text --model ./smollm2 --peers --gguf SmolLM2-135M-Instruct.Q4_1.gguf -o runs/bench
 """
 
@@ -19,6 +20,8 @@ from polydraft.apps.terminal.options import Device, Drafters, Dtype, Results
 
 app: Application = Application()
 
+PROMPTS, WARM_UPS = 12, 4  # of a kind, and before them, where the user gives no data and no number
+
 
 @app.command("text")
 def text(
@@ -28,15 +31,32 @@ def text(
         str | None,
         typer.Option(help="Names between commas. Default: auto,history,suffix,recycling,pld and those of --drafter."),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own questions, in place of all kinds: one on every line (.txt), or JSON lines with "
+            '"question", or with OpenAI\'s "messages" (.jsonl, .json, .parquet, hub set).'
+        ),
+    ] = None,
     kinds: Annotated[
         str, typer.Option(help="Kinds of prompts, separated by commas.")
     ] = "chat,summary,code,question,correction,translation",
     temperatures: Annotated[str, typer.Option(help="Tables each; 0 is greedy.")] = "0,1",
     rows: Annotated[str, typer.Option(help="Prompts that are decoded together; a table each.")] = "1",
-    prompts: Annotated[int, typer.Option(min=1, max=32, help="Prompts of a kind, at least as many as rows.")] = 12,
+    prompts: Annotated[
+        int | None,
+        typer.Option(
+            "--prompts", "--limit", min=1,
+            help="Most prompts of a kind, at least as many as rows. Default: 12; all of --data, in whole batches.",
+        ),
+    ] = None,
     warm_ups: Annotated[
-        int, typer.Option(min=0, max=32, help="Other prompts of the kind that methods may learn from before.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            min=0, help="Other prompts of the kind, the first of --data, that methods may learn from before. "
+            "Default: 4; 0 with --data.",
+        ),
+    ] = None,
     cold: Annotated[
         bool, typer.Option("--cold", help="Measure first requests: methods forget everything before each prompt.")
     ] = False,
@@ -60,8 +80,10 @@ def text(
     from polydraft.apps.bench.text.plan import Plan
     from polydraft.apps.bench.text.speed import run
 
+    if data is None:
+        prompts, warm_ups = prompts or PROMPTS, WARM_UPS if warm_ups is None else warm_ups
     run(
-        model=model, drafter=drafter, methods=methods, kinds=kinds, temperatures=temperatures, rows=rows,
-        plan=Plan(prompts, warm_ups, tokens, repeats, cold), peers=peers, gguf=gguf, device=device, dtype=dtype,
+        data=data, model=model, drafter=drafter, methods=methods, kinds=kinds, temperatures=temperatures, rows=rows,
+        plan=Plan(prompts, warm_ups or 0, tokens, repeats, cold), peers=peers, gguf=gguf, device=device, dtype=dtype,
         output=output, json=as_json,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ from polydraft.modalities.pipeline import Pipeline
 
 FILLER = 0  # id on the left of shorter prompts; masked
 TICK = 1e-9  # seconds that the shortest answer takes at least
+PROBE_TOKENS = 8  # that a peer generates to show that it works
 PROMPT_LOOKUP = {"prompt_lookup_num_tokens": 10}
 Result = TypeVar("Result")
 REFUSALS = (RuntimeError, ValueError, IndexError, AttributeError, TypeError)  # of `generate`, whatever it cannot do
@@ -81,6 +83,8 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs]
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
         options |= {"min_p": sampling.min_p} if sampling.min_p else {}
+    if sampling.repetition_penalty != 1:
+        options["repetition_penalty"] = sampling.repetition_penalty
     outputs: list[Tensor] = []
     seconds, tokens, theirs = 0.0, 0, cast(Any, model.generate)
     for first in range(0, len(prompts), batch):
@@ -107,6 +111,11 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs]
         seconds, tokens = seconds + alone, tokens + made - padding
         outputs += answers
     return Run(seconds, tokens, outputs)
+
+
+def probe(prompts: list[PromptInputs]) -> list[PromptInputs]:
+    """Return the prompts with answers of a few tokens, to try a peer on."""
+    return [replace(prompt, max_new_tokens=min(prompt.max_new_tokens, PROBE_TOKENS)) for prompt in prompts]
 
 
 def until_end(ids: Tensor, eos_token_ids: frozenset[int]) -> Tensor:

@@ -218,7 +218,7 @@ def test_end_to_end(janus: Path, clip_folder: Path, captions: Path, tmp_path: Pa
     assert about["other_seeds"]["from_plain"] > 0 == about["other_seeds"]["same_pictures"]
     assert value["world"] is None and value["captions"] == str(captions)
     assert "judging jacobi(window=8): 3/3 pictures" in done.stderr and "3/3 pictures\n" in done.stderr
-    assert "has no way to draw what tiny-janus draws" in value["notes"][0]
+    assert "its loop for tiny-janus cannot do without" in value["notes"][0]
     markdown = (tmp_path / "out" / "image.md").read_text()
     assert "| jacobi(window=8) | 100 % |" in markdown and "3 pictures in 6 features are far too large" in markdown
 
@@ -241,7 +241,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no distance": (["--clip", "CLIP", "--few"], "--few is about distances"),
     "no CLIP there": (["--clip", "nowhere"], "there is no CLIP at nowhere"),
     "a model of pictures": (["--clip", "EMPTY"], "has no config.json"),
-    "no captions": (["--captions", "BLANK", "--clip", "CLIP"], "has no captions"),
+    "no captions": (["--captions", "BLANK", "--clip", "CLIP"], "blank.txt holds nothing to measure"),
     "a caption of no known word": (["--captions", "STRANGE", "--prompts", "1"], "can generate nothing that"),
     "a world as well": (["--world", "flat", "--clip", "CLIP"], "exclude each other"),
 }  # fmt: skip

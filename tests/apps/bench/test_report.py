@@ -82,6 +82,19 @@ def test_report_fails_with_the_failing_command(tmp_path: Path, benches: FakeBenc
     assert not (tmp_path / "REPORT.md").exists()
 
 
+def test_report_leaves_out_benches_without_packages(
+    tmp_path: Path, benches: FakeBenches, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "find_spec", lambda package: None if package == "av" else object())
+    needing = replace(FIRST, packages=("av",))
+    options: dict[str, Any] = {"pictures": tmp_path, "results": tmp_path / "results", "only": None}
+    report.run(document=tmp_path / "REPORT.md", sections=[needing, SECOND], **options)
+    assert benches.commands == ["bench second"] and "bench first" not in (tmp_path / "REPORT.md").read_text()
+    assert "first: left out" in (message := capsys.readouterr().err) and "pip install 'polydraft[listen]'" in message
+    with pytest.raises(DataUnavailable, match="none of these benches can run here"):
+        report.run(document=tmp_path / "REPORT.md", sections=[needing], **options)
+
+
 def test_report_includes_a_given_text_model(
     tmp_path: Path, benches: FakeBenches, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from polydraft.apps.bench.text.plan import Plan
 from polydraft.apps.bench.text.result import TextSetting
 from polydraft.apps.bench.text.speed import split_prompts
 from polydraft.apps.data.text_prompts import KINDS, NUM_PROMPTS, PASSAGE_KINDS, prompt_file, text_prompts
+from polydraft.apps.data.user_requests import build_question_prompts, read_questions
 from polydraft.apps.measure.peers.generate import generate
 from polydraft.apps.measure.peers.llama_cpp import LlamaCpp
 from polydraft.apps.measure.peers.openvino import OpenVINO
@@ -72,6 +73,34 @@ def test_bench_reports_methods_and_engines(folder: Path, tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {"text.json", "text.md", "text.png"}
     table = (tmp_path / "text.md").read_text()
     assert "**temperature 1, 2 rows**" in table and "| chat | pld | yes |" in table and "first request" in table
+
+
+def test_bench_times_questions_of_user_data(folder: Path, tmp_path: Path) -> None:
+    texts = ["What is rain?", "Who are you?", "Why?", "Where is the sea?", "When?"]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    done = run(
+        "bench", "text", "--model", folder, "--data", tmp_path / "a.txt", "--methods", "pld", "--temperatures", "0",
+        "--rows", "1,2", "--tokens", "4", "--repeats", "1", "--dtype", "float32", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    blocks = json.loads(done.stdout)["blocks"]
+    assert [(block["kind"], block["rows"]) for block in blocks] == [("data", 1), ("data", 2)]
+    for block, batches in zip(blocks, (5, 2), strict=True):
+        rows = {row["method"]: row for row in block["methods"]}
+        assert set(rows) == {"ar", "pld", PEER} and rows["pld"]["identical"] is True
+        assert len(rows["pld"]["over_plain_by_batch"]) == batches
+    done = run("bench", "text", "--model", folder, "--data", tmp_path / "a.txt", "--warm-ups", "5")
+    assert_refused(done, "more than the 5 prompts")
+
+
+def test_first_questions_of_data_warm_up(pipe: TextPipeline, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("What is rain?\nWho are you?\nWhy?\n")
+    requests = read_questions(str(tmp_path / "a.txt"), "text", None)
+    plan, setting = Plan(None, 1, 4, 1, cold=False), TextSetting("data", 0.0, 1)
+    counting, warming = split_prompts(pipe, setting, plan, requests)
+    ids = [batch[0].branch_token_ids[0] for batch in [*warming, *counting]]
+    assert ids == [prompt.branch_token_ids[0] for prompt in build_question_prompts(pipe, requests, 4)]
+    assert (len(warming), len(counting)) == (1, 2)
 
 
 def test_kinds_share_tables_of_a_setting() -> None:
