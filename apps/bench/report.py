@@ -126,6 +126,23 @@ SECTIONS = (
         output="vlm",
     ),
     Section(
+        name="script-vlm",
+        title="A script of transformers that describes images",
+        description="The same calls of `generate` with `custom_generate=speculate(method)`, on a model that "
+        "transformers has loaded; *×* is of whole calls with all their preparation, *S* of what comes after the first "
+        "token.",
+        command="bench speculate --model tiny-vlm --dtype float32 --methods ar,auto,hydra,eagle2 --limit 6",
+        output="speculate",
+    ),
+    Section(
+        name="script-listen",
+        title="A script of transformers that transcribes",
+        description="Windows of 30 seconds; the encoder, which drafts do not shorten, is a part of *×*.",
+        command="bench speculate --model whisper-base --dtype float32 --limit 4",
+        output="speculate",
+        packages=("soundfile",),
+    ),
+    Section(
         name="drift",
         title="Lossy rules",
         description="How far a rule leads from the target distribution: nats per token beyond its entropy, 0 in "
@@ -144,9 +161,9 @@ SECTIONS = (
 )
 
 
-def text_section(model: str) -> Section:
-    """Return the section about a language model, which is not embedded; `model` is its folder or name."""
-    return Section(
+def text_sections(model: str) -> list[Section]:
+    """Return the sections about a language model, which is not embedded; `model` is its folder or name."""
+    answers = Section(
         name="text",
         title="Language models",
         description="Published weights on real text, without a trained drafter. `auto` had answered two other prompts "
@@ -155,6 +172,14 @@ def text_section(model: str) -> Section:
         command=f"bench text --model {shlex.quote(model)} --prompts 4 --warm-ups 2 --tokens 64 --repeats 1 --peers",
         output="text",
     )
+    script = Section(
+        name="script-text",
+        title="A script of transformers that answers",
+        description="`generate` with and without `custom_generate=speculate(method)`, without a trained drafter.",
+        command=f"bench speculate --model {shlex.quote(model)} --dtype float32 --limit 6",
+        output="speculate",
+    )
+    return [answers, script]
 
 
 def run(
@@ -176,7 +201,7 @@ def run(
         DataUnavailable: for a bench that failed, whose predecessors' results are kept, or if none can run here.
     """
     check_writable(document, [".md"], "document")
-    known = sections if text_model is None else [*sections, text_section(text_model)]
+    known = sections if text_model is None else [*sections, *text_sections(text_model)]
     chosen = [section for section in select_sections(only, known) if is_runnable(section)]
     if not chosen:
         raise DataUnavailable("none of these benches can run here; install what the notes above name.")

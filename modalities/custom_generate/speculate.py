@@ -72,8 +72,9 @@ def speculate(
         guarantee (str): The weakest that the method may have: "identical" (the tokens of plain decoding with the same
             seed, where two logits are not equal up to rounding), "exact" (their distribution) or "lossy".
         on_step (Callable | None): Is called with every pass.
-        takeover (bool): Lay the model's weights out for this machine's kernels, which is faster. The model is changed
-            for good: it can be decoded and run, and not be trained or saved.
+        takeover (bool): Lay the model's weights out for this machine's kernels, instead of reading them where they
+            are; larger drafts become faster. The model is changed for good: it can be decoded and run, and not be
+            trained or saved.
 
     Raises:
         InvalidArgument: An argument is impossible.

@@ -1,23 +1,29 @@
 """Calls of transformers' `generate` as a script makes them, on a model that transformers alone has loaded.
 
-    script = script_of(load("tiny-vlm"), count=4, max_new_tokens=96, heat=0.0)
+    script = script_of(load("tiny-vlm"), data=None, limit=4, max_new_tokens=96, heat=0.0)
     ids = script.calls[0](custom_generate=speculate())
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers.utils import logging
 
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
-from polydraft.apps.data.labelled_recordings import read_aloud
+from polydraft.apps.data.built_in_prompts import prompt_kind
+from polydraft.apps.data.labelled_recordings import read_aloud, read_recordings
 from polydraft.apps.data.text_prompts import text_prompts
+from polydraft.apps.data.user_requests import build_question_prompts, read_questions
 from polydraft.apps.measure.peers.generate import FILLER, untouched
+from polydraft.apps.measure.transcription import LabelledRecording
+from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline
 from polydraft.modalities.transcription.pipeline import WhisperPipeline
 from polydraft.modalities.transcription.sound import SAMPLE_RATE
@@ -25,6 +31,7 @@ from polydraft.modalities.vlm.conversation import build_conversation
 from polydraft.modalities.vlm.pipeline import ChatPipeline
 
 QUESTIONS = "chat"  # kind of prompts that language models answer
+DEFAULT_CALLS = 5  # of the project's own data
 Call = Callable[..., Tensor]  # with further arguments of `generate`; returns ids `[1, L]`
 
 
@@ -37,33 +44,49 @@ class Script:
     prompt_lens: list[int]  # ids that a call returns before those that it generates
 
 
-def script_of(pipe: Pipeline, count: int, max_new_tokens: int, heat: float) -> Script:
-    """Return `count` calls for a model: questions, descriptions of pictures or transcripts, by its kind.
+def script_of(pipe: Pipeline, data: str | None, limit: int | None, max_new_tokens: int, heat: float) -> Script:
+    """Return calls for a model: questions, descriptions of pictures or transcripts, by its kind.
 
     Args:
         pipe (Pipeline): Its processor and prompts are used; the model is loaded anew.
-        count (int): Number of calls.
+        data (str | None): Questions or recordings, as for `bench vlm` and `bench listen`; None: the project's own.
+        limit (int | None): Most calls; None: all of the data, or `DEFAULT_CALLS`.
         max_new_tokens (int): Longest answer.
         heat (float): Temperature; 0 is greedy.
+
+    Raises:
+        DataUnavailable: The data has none, or one is wrong.
     """
     options: dict[str, Any] = {"do_sample": heat > 0, "max_new_tokens": max_new_tokens}
     options |= {"temperature": heat, "top_k": 0} if heat > 0 else {}
     model = untouched(pipe)
     if isinstance(pipe, WhisperPipeline):
-        return transcripts(pipe, model, count, options)
-    return answers(cast(ChatPipeline, pipe), model, count, options)
+        recordings = read_aloud(limit or DEFAULT_CALLS) if data is None else read_recordings(data, limit)
+        return transcripts(pipe, model, recordings, options)
+    prompts = read_prompts(cast(ChatPipeline, pipe), data, limit, max_new_tokens)
+    return answers(cast(ChatPipeline, pipe), model, prompts, options)
 
 
-def answers(pipe: ChatPipeline, model: PreTrainedModel, count: int, options: dict[str, Any]) -> Script:
-    """Return calls that answer questions, or describe pictures if the model sees them."""
-    if not pipe.card.is_text_only:
+def read_prompts(pipe: ChatPipeline, data: str | None, limit: int | None, max_new_tokens: int) -> list[PromptInputs]:
+    """Return the prompts of questions, the project's own about pictures if the model sees them."""
+    if data is not None:
+        return build_question_prompts(pipe, read_questions(data, prompt_kind(pipe.card), limit), max_new_tokens)
+    count = limit or DEFAULT_CALLS
+    if pipe.card.is_text_only:
+        conversations = [build_conversation(None, text, ()) for text in text_prompts(QUESTIONS, count)]
+    else:
         scenes = Rows()
         conversations = [build_conversation(scenes[place]["image"], DESCRIBE, ()) for place in range(count)]
-    else:
-        conversations = [build_conversation(None, text, ()) for text in text_prompts(QUESTIONS, count)]
+    return pipe.build_prompts(conversations, list(range(count)), max_new_tokens)
+
+
+def answers(
+    pipe: ChatPipeline, model: PreTrainedModel, prompts: Sequence[PromptInputs], options: dict[str, Any]
+) -> Script:
+    """Return calls that answer prompts."""
     options = {"pad_token_id": FILLER, "eos_token_id": sorted(pipe.eos_token_ids) or None} | options
     calls, prompt_lens = [], []
-    for prompt in pipe.build_prompts(conversations, list(range(count)), options["max_new_tokens"]):
+    for prompt in prompts:
         ids = torch.tensor([prompt.branch_token_ids[0]], device=model.device)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)} | {
             name: value.to(model.device, model.dtype if value.is_floating_point() else None)
@@ -74,19 +97,32 @@ def answers(pipe: ChatPipeline, model: PreTrainedModel, count: int, options: dic
     return Script(model, calls, prompt_lens)
 
 
-def transcripts(pipe: WhisperPipeline, model: PreTrainedModel, count: int, options: dict[str, Any]) -> Script:
-    """Return calls that transcribe a window of prose each, read by the embedded voices."""
+def transcripts(
+    pipe: WhisperPipeline, model: PreTrainedModel, recordings: Sequence[LabelledRecording], options: dict[str, Any]
+) -> Script:
+    """Return calls that transcribe the first window of recordings."""
     extractor = WhisperFeatureExtractor.from_pretrained(pipe.card.target)
     # the budget is the model's own, which transformers does not warn of
     options = {name: value for name, value in options.items() if name != "max_new_tokens"}
     if pipe.control_tokens.languages:
         options["language"] = "en"
     calls = []
-    for recording in read_aloud(count):
+    for recording in recordings:
         sound = recording.audio[: pipe.log_mel.chunk_samples]
         features = extractor(sound, sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
         calls.append(call_of(model, {"input_features": features.to(model.device, model.dtype)} | options))
-    return Script(model, calls, [0] * count)
+    return Script(model, calls, [0] * len(calls))
+
+
+@contextmanager
+def only_errors_logged() -> Iterator[None]:
+    """Keep transformers from warning of budgets and generation configurations at every call."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def call_of(model: Any, arguments: dict[str, Any]) -> Call:

@@ -2,7 +2,7 @@
 
 polydraft bench speculate --model ./smollm2 -o runs/bench
 polydraft bench speculate --model tiny-vlm --methods auto,hydra --dtype float32
-polydraft bench speculate --model whisper-base --prompts 3 --takeover
+polydraft bench speculate --model whisper-base --data meetings --limit 3
 
 The model is loaded by transformers alone. Call by call, `generate` and the methods take turns; each round begins with
 methods that know nothing, and no prompt comes twice in a round. Two figures: × is the time of the whole call without
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps.bench.speculate.calls import Script, script_of
+from polydraft.apps.bench.speculate.calls import Script, only_errors_logged, script_of
 from polydraft.apps.measure import plots, report
-from polydraft.apps.measure.decoding import split
+from polydraft.apps.measure.decoding import asked_for
 from polydraft.apps.measure.environment import timed_on
 from polydraft.apps.measure.rounds import RoundContender, no_cache_folder, time_rounds
-from polydraft.apps.measure.table import PEER, PLAIN
+from polydraft.apps.measure.table import PEER
 from polydraft.apps.measure.timing import Spread, settle
 from polydraft.apps.terminal.terminal import note
 from polydraft.core.errors import InvalidArgument
@@ -36,7 +37,7 @@ from polydraft.modalities.custom_generate.speculate import Speculation, speculat
 from polydraft.modalities.loading import load
 
 HEADERS = ["method", "ms a call", "×", "ms a token", "S", "τ", "same", "guarantee"]
-METHODS = f"{PLAIN},auto"
+METHODS = "auto"
 APART = (
     "×: whole calls; S: what comes after the first token, in time a token; both over transformers' generate on the "
     "same model"
@@ -118,10 +119,16 @@ class HookRow:
 
 
 def run(
-    *, model: str, drafter: list[str] | None, methods: str | None, prompts: int, max_new_tokens: int,
-    temperature: float, takeover: bool, repeats: int, device: str, dtype: str, output: Path | None, json: bool,
+    *, model: str, drafter: list[str] | None, methods: str | None, data: str | None, limit: int | None,
+    max_new_tokens: int, temperature: float, takeover: bool, repeats: int, device: str, dtype: str,
+    output: Path | None, json: bool,
 ) -> None:  # fmt: skip
-    """Measure, print and, given a folder, save."""
+    """Measure, print and, given a folder, save.
+
+    Raises:
+        InvalidArgument: The model does not answer or transcribe, or no call is left to count.
+        DataUnavailable: The data cannot be used.
+    """
     report.check_folder(output)
     pipe = load(model, drafter=drafter, device=device, dtype=dtype)
     if pipe.card.modality not in ("vlm", "transcription"):
@@ -129,22 +136,28 @@ def run(
             f"{pipe.card.name} makes {pipe.card.modality}s, which `generate` alone does not; give a model that answers "
             "or transcribes."
         )
-    taken_on = timed_on(pipe.device, pipe.dtype)
-    script = script_of(pipe, prompts + 1, max_new_tokens, temperature)
+    names = asked_for(methods or METHODS, pipe)
+    build_script = partial(script_of, pipe, data, None if limit is None else limit + 1, max_new_tokens, temperature)
+    script = build_script()
+    counting = range(1, len(script.calls))  # the first call warms up
+    if not counting:
+        raise InvalidArgument(f"{data} holds one call, which warms up; give at least two.")
     drafters = [str(pipe.card.path / folder) for folder in pipe.card.manifest["drafters"].values()]
     contenders = [RoundContender(PEER, lambda place: timed_call(script, place))]
+    taken_on = timed_on(pipe.device, pipe.dtype)
     # a model that is taken over is no longer transformers' own
-    drafted = script_of(pipe, prompts + 1, max_new_tokens, temperature) if takeover else script
-    for name in split(methods or METHODS):
+    drafted = build_script() if takeover else script
+    for name in names:
         calls = DraftedCalls(drafted, name, drafters, takeover)
         contenders.append(RoundContender(name, calls.decode, calls.renew, learns=True))
     note(f"timing {', '.join(contender.name for contender in contenders)}")
-    with no_cache_folder():  # the last call warms up
-        rounds = time_rounds(contenders, range(prompts), [prompts], repeats, cold=False)
+    with no_cache_folder(), only_errors_logged():
+        rounds = time_rounds(contenders, counting, [0], repeats, cold=False)
     rows = [row_of(name, turns, rounds[PEER]) for name, turns in rounds.items()]
     value: dict[str, Any] = {
-        "model": pipe.card.name, "prompts": prompts, "max_new_tokens": max_new_tokens, "temperature": temperature,
-        "takeover": takeover, "repeats": repeats, "environment": taken_on, "methods": [asdict(row) for row in rows],
+        "model": pipe.card.name, "data": data, "calls": len(counting), "max_new_tokens": max_new_tokens,
+        "temperature": temperature, "takeover": takeover, "repeats": repeats, "environment": taken_on,
+        "methods": [asdict(row) for row in rows],
     }  # fmt: skip
     sheet = HEADERS, [row.cells() for row in rows]
     report.tell("speculate", value, [sheet], [APART], lambda: bars(rows), output, json)

@@ -21,8 +21,15 @@ app: Application = Application()
 def speculate(
     model: AnyModel = "tiny-vlm",
     drafter: Drafters = None,
-    methods: Annotated[str | None, typer.Option(help="Names between commas. Default: ar,auto.")] = None,
-    prompts: Annotated[int, typer.Option(min=1, max=31, help="Calls that count.")] = 4,
+    methods: Annotated[str | None, typer.Option(help="Names between commas. Default: auto.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Questions, or recordings for a model that transcribes; the first warms up. Default: ours."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "--prompts", min=1, help="Most calls that count. Default: all of --data, else 4."),
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 96,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     takeover: Annotated[bool, typer.Option("--takeover", help="Lay weights out for this machine.")] = False,
@@ -39,7 +46,7 @@ def speculate(
     from polydraft.apps.bench.speculate.run import run
 
     run(
-        model=model, drafter=drafter, methods=methods, prompts=prompts, max_new_tokens=max_new_tokens,
+        model=model, drafter=drafter, methods=methods, data=data, limit=limit, max_new_tokens=max_new_tokens,
         temperature=temperature, takeover=takeover, repeats=repeats, device=device, dtype=dtype, output=output,
         json=as_json,
     )  # fmt: skip

@@ -98,7 +98,7 @@ def test_report_leaves_out_benches_without_packages(
 def test_report_includes_a_given_text_model(
     tmp_path: Path, benches: FakeBenches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "text_section", lambda model: replace(SECOND, name="text", command=f"bench {model}"))
+    monkeypatch.setattr(report, "text_sections", lambda model: [replace(SECOND, name="text", command=f"bench {model}")])
     options: dict[str, Any] = {
         "document": tmp_path / "REPORT.md", "pictures": tmp_path, "results": tmp_path / "results", "sections": [FIRST],
         "only": "text",
@@ -114,7 +114,7 @@ def test_report_refuses_unknown_bench_names(tmp_path: Path, benches: FakeBenches
         write_report(tmp_path, only="frist")
 
 
-SECTIONS = [*report.SECTIONS, report.text_section("./my models/a")]
+SECTIONS = [*report.SECTIONS, *report.text_sections("./my models/a")]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
