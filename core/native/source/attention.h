@@ -33,21 +33,12 @@ static int visible_end(const Head *head, int view_len) {
 // Lanes of two vectors, of which `step` by `step` blocks off the diagonal change places; LANES on are the second's.
 #define LOW(LANE, STEP) ((LANE) & (STEP) ? LANES + (LANE) - (STEP) : (LANE))
 #define HIGH(LANE, STEP) ((LANE) & (STEP) ? LANES + (LANE) : (LANE) + (STEP))
-#define EIGHT(OF, FIRST, STEP) \
-    OF(FIRST, STEP), OF(FIRST + 1, STEP), OF(FIRST + 2, STEP), OF(FIRST + 3, STEP), OF(FIRST + 4, STEP), \
-    OF(FIRST + 5, STEP), OF(FIRST + 6, STEP), OF(FIRST + 7, STEP)
-#if LANES == 16
-#define EACH(OF, STEP) (Ints){EIGHT(OF, 0, STEP), EIGHT(OF, 8, STEP)}
-#else
-#define EACH(OF, STEP) (Ints){EIGHT(OF, 0, STEP)}
-#endif
-
 #define EXCHANGE(STEP) \
     for (int i = 0; i < LANES; i++) { \
         if (i & (STEP)) continue; \
         Floats a = lines[i], b = lines[i + (STEP)]; \
-        lines[i] = __builtin_shuffle(a, b, EACH(LOW, STEP)); \
-        lines[i + (STEP)] = __builtin_shuffle(a, b, EACH(HIGH, STEP)); \
+        lines[i] = SHUFFLE(a, b, LOW, STEP); \
+        lines[i + (STEP)] = SHUFFLE(a, b, HIGH, STEP); \
     }
 
 // Transpose a square of LANES by LANES numbers.

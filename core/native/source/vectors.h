@@ -100,25 +100,37 @@ INLINE float sum_lanes(Floats v) {
     return lanes[0];
 }
 
-// Fold two vectors of segments of `size` lanes: add the second half of every segment to its first. The segments of the
-// result, half as long, are those of `a`, then those of `b`.
-INLINE Floats fold_segments(Floats a, Floats b, int size) {
-    const int half = size / 2;
-#if defined(__clang__)  // makes shuffles of it
-    Floats low, high;
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
-        const int lane = i / half * size + i % half;
-        low[i] = lane < LANES ? a[lane % LANES] : b[lane % LANES];
-        high[i] = lane + half < LANES ? a[(lane + half) % LANES] : b[(lane + half) % LANES];
-    }
-    return low + high;
+// Shuffle two vectors: lane i of the result is lane OF(i, STEP) of them, of which LANES on are the second's.
+#define EIGHT(OF, FIRST, STEP) \
+    OF(FIRST, STEP), OF(FIRST + 1, STEP), OF(FIRST + 2, STEP), OF(FIRST + 3, STEP), OF(FIRST + 4, STEP), \
+    OF(FIRST + 5, STEP), OF(FIRST + 6, STEP), OF(FIRST + 7, STEP)
+#if LANES == 16
+#define EACH(OF, STEP) EIGHT(OF, 0, STEP), EIGHT(OF, 8, STEP)
 #else
-    Ints low;
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) low[i] = i / half * size + i % half;
-    return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, low + half);
+#define EACH(OF, STEP) EIGHT(OF, 0, STEP)
 #endif
+#if defined(__clang__)
+#define SHUFFLE(A, B, OF, STEP) __builtin_shufflevector(A, B, EACH(OF, STEP))
+#else
+#define SHUFFLE(A, B, OF, STEP) __builtin_shuffle(A, B, (Ints){EACH(OF, STEP)})
+#endif
+
+#define FIRST_HALF(LANE, HALF) ((LANE) / (HALF) * 2 * (HALF) + (LANE) % (HALF))
+#define SECOND_HALF(LANE, HALF) (FIRST_HALF(LANE, HALF) + (HALF))
+#define FOLD(HALF) return SHUFFLE(a, b, FIRST_HALF, HALF) + SHUFFLE(a, b, SECOND_HALF, HALF)
+
+// Fold two vectors of segments of twice `half` lanes: add the second half of every segment to its first. The segments of
+// the result are those of `a`, then those of `b`.
+INLINE Floats fold_segments(Floats a, Floats b, int half) {
+    switch (half) {
+        case 1: FOLD(1);
+        case 2: FOLD(2);
+        case 4: FOLD(4);
+#if LANES == 16
+        case 8: FOLD(8);
+#endif
+    }
+    __builtin_unreachable();
 }
 
 // Add all lanes of every one of `count` vectors, a power of two that is known when the function is inlined, in the order
@@ -129,14 +141,14 @@ INLINE void sum_lanes_of(const Floats *vectors, int count, float *sums) {
     for (int i = 0; i < count; i++) folded[i] = vectors[i];
     int left = count;
 #pragma GCC unroll 4
-    for (int size = LANES; size > 1; size /= 2) {
+    for (int half = LANES / 2; half; half /= 2) {
         if (left == 1) {
-            folded[0] = fold_segments(folded[0], folded[0], size);
+            folded[0] = fold_segments(folded[0], folded[0], half);
             continue;
         }
         left /= 2;
 #pragma GCC unroll 8
-        for (int i = 0; i < left; i++) folded[i] = fold_segments(folded[2 * i], folded[2 * i + 1], size);
+        for (int i = 0; i < left; i++) folded[i] = fold_segments(folded[2 * i], folded[2 * i + 1], half);
     }
     memcpy(sums, folded, count * sizeof(float));
 }
