@@ -6,8 +6,8 @@ simulate(costs, rows=8, rate=3.0).latency.p95          # seconds
 
 The model is the loop of the server's compute thread (`apps/server/engine/group.py`). A request waits until one of
 `rows` rows is free. Its prompt is then encoded and prefilled between two steps, and all running rows wait for that. A
-step takes t(B) seconds with B rows and commits τ(B) tokens of each. A row that has its tokens leaves, and what is made of
-them on the compute thread (an image, a sound) is computed before the next step. Means follow from Little's law:
+step takes t(B) seconds with B rows and commits τ(B) tokens of each. A row that has its tokens leaves, and what is made
+of them on the compute thread (an image, a sound) is computed before the next step. Means follow from Little's law:
 
     B = rate × latency,    latency = n(B) · t(B) + B · s,    n(B) = tokens / τ(B)
 

@@ -239,12 +239,8 @@ def plan_cells(plans: dict[str, list[OfferedLoad]], needed: dict[str, int | None
 
 
 def check_cells(checks: Sequence[LoadCheck]) -> list[list[str]]:
-    return [
-        [
-            check.way, check.load, check.figure, f"{check.predicted:.3f}", f"{check.measured:.3f}", f"{check.ratio:.2f}",
-        ]
-        for check in checks
-    ]  # fmt: skip
+    figures = [[f"{value:.3f}" for value in (check.predicted, check.measured, check.ratio)] for check in checks]
+    return [[check.way, check.load, check.figure, *cells] for check, cells in zip(checks, figures, strict=True)]
 
 
 def curves(found: MeasuredModel, demand: Demand) -> Image.Image:

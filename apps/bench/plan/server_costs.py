@@ -95,14 +95,12 @@ async def measure_way(
         note(f"{model}, {way}, {clients} clients")
         await load(http, requests_of(modality, seeds), clients, WAYS[way], {}, WARM_UP * seconds)
         loads.append(await measure_load(http, model, modality, seeds, clients, WAYS[way], seconds))
-    requests = sum(each.requests for each in loads)
-    shares = {
-        part: sum(each.seconds(part) * each.requests for each in loads) / requests for part in ("join", "publish")
-    }
+    # A request costs much the same beside any number of others; the median forgets a load that was disturbed.
+    join, publish = (statistics.median(each.seconds(part) for each in loads) for part in ("join", "publish"))
     steps = sorted((each.step_cost() for each in loads), key=lambda step: step.rows)
     return ServiceCosts(
-        way, rows, tuple(steps), shares["join"], shares["publish"], max(0.0, loads[0].outside_seconds), tuple(lengths)
-    )
+        way, rows, tuple(steps), join, publish, max(0.0, loads[0].outside_seconds), tuple(lengths)
+    )  # fmt: skip
 
 
 async def answer_length(http: httpx.AsyncClient, model: str, modality: str, seed: int, plain: bool) -> int:
