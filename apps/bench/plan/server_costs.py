@@ -30,7 +30,7 @@ LENGTHS = 12  # requests whose answers' lengths are counted one by one
 SATURATION = 1.5  # clients per row at which all rows are always running
 PATIENCE = 600  # seconds for an answer
 WINDOWS = 3  # parts of a load, of which the median counts: pass times are measured now and then, and others run as well
-WARM_UP = 0.3  # share of a load's seconds before it, in which draft sizes of that many rows are found
+WARM_UP = 0.3  # share of a load's seconds before it, in which the number of rows settles
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class ClientLoad:
 
 def client_counts(rows: int) -> list[int]:
     """Return 1, 2, 4, … clients below `rows`, and as many as keep all rows running."""
-    powers = itertools.takewhile(lambda count: count < rows, (2**power for power in itertools.count()))
-    return [*(powers if rows > 1 else ()), max(2, round(SATURATION * rows))] if rows > 1 else [1, 2]
+    powers = [2**power for power in range(rows.bit_length()) if power == 0 or 2**power < rows]
+    return [*powers, max(2, round(SATURATION * rows))]
 
 
 async def measure_served(url: str, model: str, modality: str, rows: int, seconds: float) -> dict[str, ServiceCosts]:
@@ -90,6 +90,9 @@ async def measure_way(
     """Return the costs of requests that are decoded in one way, from a load of every number of clients."""
     seeds = itertools.count()
     lengths = [await answer_length(http, model, modality, next(seeds), WAYS[way]) for _ in range(LENGTHS)]
+    for clients in counts:  # drafts are sized by what passes took: a new server is slower
+        note(f"{model}, {way}, {clients} clients, to learn")
+        await load(http, requests_of(modality, seeds), clients, WAYS[way], {}, seconds)
     loads = []
     for clients in counts:
         note(f"{model}, {way}, {clients} clients")
@@ -97,10 +100,9 @@ async def measure_way(
         loads.append(await measure_load(http, model, modality, seeds, clients, WAYS[way], seconds))
     # A request costs much the same beside any number of others; the median forgets a load that was disturbed.
     join, publish = (statistics.median(each.seconds(part) for each in loads) for part in ("join", "publish"))
-    steps = sorted((each.step_cost() for each in loads), key=lambda step: step.rows)
-    return ServiceCosts(
-        way, rows, tuple(steps), join, publish, max(0.0, loads[0].outside_seconds), tuple(lengths)
-    )  # fmt: skip
+    steps = {step.rows: step for step in (each.step_cost() for each in loads)}
+    ascending = tuple(steps[count] for count in sorted(steps))
+    return ServiceCosts(way, rows, ascending, join, publish, max(0.0, loads[0].outside_seconds), tuple(lengths))
 
 
 async def answer_length(http: httpx.AsyncClient, model: str, modality: str, seed: int, plain: bool) -> int:
