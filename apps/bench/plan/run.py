@@ -52,7 +52,7 @@ COLOURS = {"plain": "#8a8f98", "drafted": plots.COLOURS["S"]}
 
 @dataclass(frozen=True)
 class Demand:
-    """What a plan is for."""
+    """Demand that a plan is made for."""
 
     rate: float  # requests per second
     accelerators: list[int]  # numbers that are compared

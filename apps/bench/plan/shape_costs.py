@@ -35,7 +35,7 @@ PLAN = DynamicTree(5, 4, 16)  # draft tree: depth, live nodes of a level, nodes
 
 @dataclass(frozen=True)
 class Work:
-    """What requests of a shape are."""
+    """Sizes of the requests to a shape, and their acceptance."""
 
     prompt: int  # tokens
     tokens: int  # of an answer

@@ -126,7 +126,7 @@ def test_files_that_are_named_exist() -> None:
                    for name in names)  # fmt: skip
         for build in values_of(value, "build"):
             assert (file.parent / build["context"] / build["dockerfile"]).is_file()
-        for path in re.findall(r"apps/[\w/]+\w", file.read_text()):
+        for path in re.findall(r"apps/server/[\w/]+", file.read_text()):
             assert (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
 
 

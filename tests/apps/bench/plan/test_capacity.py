@@ -66,7 +66,7 @@ def test_lone_request_takes_its_parts() -> None:
     assert simulated.first.p50 == pytest.approx(0.02 + 0.010 + 0.005)
 
 
-def test_little_law_holds_in_the_simulation() -> None:
+def test_simulated_rows_are_rate_times_latency() -> None:
     rate = 0.5 * saturated_rate(BATCHED, 64)
     simulated = simulate(replace(BATCHED, outside_seconds=0.0), 64, rate, requests=20_000)
     assert simulated.rows == pytest.approx(rate * simulated.latency.mean, rel=0.05)  # nobody waits for a row
