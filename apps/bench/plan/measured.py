@@ -68,7 +68,7 @@ class MeasuredModel:
         """
         if not file.is_file():
             raise DataUnavailable(
-                f"{file} is no file; give the {FILE} that `polydraft bench plan --shape small --rate 1 -o FOLDER` wrote."
+                f"{file} is no file; give what `polydraft bench plan --shape small --rate 1 -o FOLDER` wrote."
             )
         try:
             return cls._parse(read_json(file), file)
