@@ -72,3 +72,30 @@ async def load(
         for _ in range(clients):
             group.create_task(client())
     return LoadSample(time.perf_counter() - begun, answers)
+
+
+async def poisson_load(
+    http: httpx.AsyncClient, work: Iterable[Asked], rate: float, plain: bool, headers: dict[str, str], seed: int = 0
+) -> LoadSample:
+    """Send requests at random times, whether or not earlier ones are answered.
+
+    Args:
+        http: Client of the server.
+        work: Requests.
+        rate: Requests per second on average.
+        plain: Whether they ask for plain decoding.
+        headers: Of every request.
+        seed: Determines the times.
+    """
+    rng, answers, begun = np.random.default_rng(seed), [], time.perf_counter()
+
+    async def send(asked: Asked) -> None:
+        answers.append((asked, await ask(http, *asked, plain, headers)))
+
+    async with asyncio.TaskGroup() as group:
+        due = begun
+        for asked in work:
+            due += rng.exponential(1 / rate)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            group.create_task(send(asked))
+    return LoadSample(time.perf_counter() - begun, answers)

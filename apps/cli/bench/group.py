@@ -16,6 +16,7 @@ polydraft bench text --model ./smollm2 --data questions.jsonl --drafter runs/eag
 polydraft bench drift --model tiny-speech --methods "hydra,hydra+typical"
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
 polydraft bench serve --clients 1,2,4,8
+polydraft bench plan --shape tiny-vlm --rate 40 --gpus 1,8,1000
 polydraft bench generate --shape smolvlm --prompts 80,800,3000 --dtypes bfloat16,float32
 polydraft bench rows --shape smolvlm --rows 64
 polydraft bench rows --shape emu3 --rows 2 --length 8193
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polydraft.apps.cli.bench import engine, image, listen, methods, report, serve, speculate, speech, text, vlm
+from polydraft.apps.cli.bench import engine, image, listen, methods, plan, report, serve, speculate, speech, text, vlm
 from polydraft.apps.terminal.application import Application
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 app: Application = Application(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 module: ModuleType
-for module in (image, speech, listen, vlm, text, speculate, methods, serve, engine, report):
+for module in (image, speech, listen, vlm, text, speculate, methods, serve, plan, engine, report):
     app.add_typer(module.app)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "polydraft:"
 TOKEN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+USAGE = ("join", "step", "publish")  # parts of the compute thread's time, see `ComputeUsage`
 METHODS = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE")
 LEFT = "499"  # the client closed the connection before there was an answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -133,6 +134,7 @@ class Numbers:
             for model in names:
                 family.add_metric([model], getattr(self.meter, counted)[model])
             yield family
+        yield from self.usage(names)
         depths = CounterMetricFamily(
             f"{PREFIX}spec_decode_num_accepted_tokens_per_pos", "Accepted at each place.", labels=["model", "position"]
         )
@@ -154,3 +156,17 @@ class Numbers:
             passes = self.meter.passes[model]
             tau.add_metric([model], self.meter.tokens[model] / passes if passes else 0.0)
         yield tau
+
+    def usage(self, names: Sequence[str]) -> Iterator[CounterMetricFamily]:
+        """Yield steps and seconds of the compute thread by model; with Ray, replicas compute and these stay 0."""
+        steps = CounterMetricFamily(f"{PREFIX}steps", "Passes of the target over all rows.", labels=["model"])
+        seconds = CounterMetricFamily(
+            f"{PREFIX}compute_seconds", "Of the compute thread: join, step and publish.", labels=["model", "part"]
+        )
+        for model in names:
+            used = self.engine.worker.usage[model]
+            steps.add_metric([model], used.steps)
+            for part in USAGE:
+                seconds.add_metric([model, part], getattr(used, f"{part}_seconds"))
+        yield steps
+        yield seconds

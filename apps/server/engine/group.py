@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.engine.meter import ComputeUsage
 from polydraft.apps.server.errors import ComputeFailed
 from polydraft.core.checks.system_errors import system_error
 from polydraft.core.decode import Method
@@ -36,15 +37,19 @@ class BatchGroup:
     """Requests of one method that decode as one batch.
 
     At most `rows` rows are live; one request takes at most three quarters of them, so that others find room. `ended` is
-    called for every request that leaves, however it ended, with the statistics of its computation.
+    called for every request that leaves, however it ended, with the statistics of its computation; `usage` counts what
+    the model computes.
     """
 
-    def __init__(self, method: Method, pipe: Any, model: str, rows: int, ended: Ended) -> None:
+    def __init__(
+        self, method: Method, pipe: Any, model: str, rows: int, ended: Ended, usage: ComputeUsage | None = None
+    ) -> None:
         self.method: Method = method
         self.pipe: Any = pipe
         self.model: str = model
         self.rows: int = rows
         self.ended: Ended = ended
+        self.usage: ComputeUsage = usage or ComputeUsage()
         self.most_each: int = max(1, rows - rows // 4)
         self.scheduler: BatchScheduler = BatchScheduler(method)
         self.jobs: list[QueuedRequest] = []
@@ -62,7 +67,10 @@ class BatchGroup:
             self.drop(job)
         for job in [job for job in self.jobs if job.run.is_finished]:  # one in which there was nothing to decode
             self.publish(job)
+        started_at = time.perf_counter()
         self.fill()
+        filled_at = time.perf_counter()
+        self.usage.join_seconds += filled_at - started_at
         if not self.live:
             return
         before = {job: job.run.passes for job in self.jobs}
@@ -72,9 +80,13 @@ class BatchGroup:
             log.exception("a pass of %s failed with %d requests", self.method.name, len(self.jobs))
             self.rebuild(error)
             return
+        stepped_at = time.perf_counter()
+        self.usage.steps += 1
+        self.usage.step_seconds += stepped_at - filled_at
         for job in self.jobs.copy():
             if job.run.passes > before[job]:
                 self.publish(job)
+        self.usage.publish_seconds += time.perf_counter() - stepped_at
 
     def fill(self) -> None:
         """Add waiting prompts while there is room, round-robin over the requests."""

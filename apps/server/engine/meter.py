@@ -39,6 +39,20 @@ def outcome(error: BaseException | None) -> str:
 
 
 @dataclass
+class ComputeUsage:
+    """Use of the compute thread by one model; that thread alone writes it, and numbers are read at any time.
+
+    With the passes counted a row at a time, `steps` gives the mean rows of a pass, and the seconds say what a pass and
+    a request cost: what `polydraft bench plan` plans with.
+    """
+
+    steps: int = 0  # passes of the target over all rows of a batch
+    join_seconds: float = 0.0  # for prompts that are encoded and prefilled
+    step_seconds: float = 0.0  # for passes, drafting and verification included
+    publish_seconds: float = 0.0  # for progress and results, such as images and sound made of tokens
+
+
+@dataclass
 class EngineMetrics:
     """Counters per model: outcomes of requests, tokens, passes, drafted and accepted nodes.
 

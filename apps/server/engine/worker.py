@@ -1,8 +1,8 @@
 """Work of the compute thread: requests join the batch of their method, and batches are scheduled fairly.
 
-Requests of one model that decode with the same `Method` object share passes: the same method with the same parameters
-and, for images, guidance on or off. Seeds, temperatures, top-k, top-p, penalties, guidance scales, lengths, voices and
-images may differ from row to row. All other requests alternate by time used.
+Requests of one model that decode with the same method, parameters included, and for images with guidance on or off,
+share passes. Seeds, temperatures, top-k, top-p, penalties, guidance scales, lengths, voices and images may differ from
+row to row. All other requests alternate by time used.
 
 Uploaded sound is read on threads beside it, and the request reaches the compute thread with features.
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from polydraft.apps.server.engine.compute import ComputeThread
 from polydraft.apps.server.engine.group import BatchGroup, Ended, QueuedRequest, to_client_error
 from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.engine.meter import ComputeUsage
 from polydraft.apps.server.engine.scheduling import FairScheduler
 from polydraft.apps.server.engine.uploads import READERS, UploadedSound
 from polydraft.core.decode import Method
@@ -39,8 +41,10 @@ class EngineWorker:
         self.rows: int = rows
         self.draft_rows: int | None = draft_rows
         self.ended: Ended = ended
-        self.groups: dict[int, BatchGroup] = {}  # by the identity of methods, which pipelines keep; last used last
-        self.turns: FairScheduler[int] = FairScheduler()
+        # by the identity of the target, which pipelines keep, and the method's name with its parameters; last used last
+        self.groups: dict[tuple[int, str], BatchGroup] = {}
+        self.usage: defaultdict[str, ComputeUsage] = defaultdict(ComputeUsage)  # by model
+        self.turns: FairScheduler[tuple[int, str]] = FairScheduler()
         self.compute: ComputeThread = ComputeThread(self.work)
         self.readers: ThreadPoolExecutor = ThreadPoolExecutor(READERS, thread_name_prefix="polydraft-sound")
 
@@ -69,12 +73,14 @@ class EngineWorker:
         if handle.cancelled:
             close_features(arguments)
             return
+        started_at = time.perf_counter()
         try:
             run = pipe.run(**self.maybe_disable_drafting(pipe, handle.model, arguments))
         except Exception as error:  # noqa: BLE001 - the client gets it
             close_features(arguments)
             handle.post(handle.fail, to_client_error(error))
             return
+        self.usage[handle.model].join_seconds += time.perf_counter() - started_at
         self.group(run.method, pipe, handle.model).add(QueuedRequest(handle, run, wants_progress))
 
     def maybe_disable_drafting(self, pipe: Any, model: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -86,16 +92,22 @@ class EngineWorker:
         return arguments | {"speculative": False} if live >= self.draft_rows else arguments
 
     def group(self, method: Method, pipe: Any, model: str) -> BatchGroup:
-        """Return the batch group of a model's method, created when first needed; the longest idle ones are dropped."""
-        if id(method) not in self.groups:
-            idle = [key for key, group in self.groups.items() if not group.jobs]
-            for key in idle[: max(0, len(idle) + 1 - KEPT)]:
-                gone = self.groups.pop(key)
+        """Return the batch group of a model's method, created when first needed; the longest idle ones are dropped.
+
+        A pipeline builds a method again when pass times were measured again. Requests then join those that are running,
+        since two batches of one method would share no passes; the new method starts once the group is idle.
+        """
+        key = id(method.target), method.name
+        group = self.groups.pop(key, None)
+        if group is None or (group.method is not method and not group.jobs):
+            idle = [key for key, other in self.groups.items() if not other.jobs]
+            for other in idle[: max(0, len(idle) + 1 - KEPT)]:
+                gone = self.groups.pop(other)
                 gone.pipe.evict_method(gone.method)
-                self.turns.forget(key)
-            self.groups[id(method)] = BatchGroup(method, pipe, model, self.rows, self.ended)
-        self.groups[id(method)] = self.groups.pop(id(method))
-        return self.groups[id(method)]
+                self.turns.forget(other)
+            group = BatchGroup(method, pipe, model, self.rows, self.ended, self.usage[model])
+        self.groups[key] = group
+        return group
 
     def work(self) -> bool:
         """Run one step of the group that has used least time; return False if none is ready."""

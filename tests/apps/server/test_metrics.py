@@ -23,7 +23,8 @@ NAMES = (
 
 
 NEW_NAMES = (
-    "build_info", "http_requests", "request_queue_time_seconds", "request_time_per_output_token_seconds",
+    "build_info", "http_requests", "request_queue_time_seconds", "request_time_per_output_token_seconds", "steps",
+    "compute_seconds",
 )  # fmt: skip
 
 
@@ -62,6 +63,9 @@ def test_numbers_add_up(live: Live, client: openai.OpenAI) -> None:
     assert grown["time_to_first_token_seconds_count"] == 1 == grown["e2e_request_latency_seconds_count"]
     assert grown["request_queue_time_seconds_count"] == 1 == grown["request_time_per_output_token_seconds_count"]
     assert 0 <= grown["request_queue_time_seconds_sum"] < grown["e2e_request_latency_seconds_sum"]
+    assert grown["steps_total"] == grown["target_passes_total"]  # of one row
+    parts = [grown[f"compute_seconds_total{part}"] for part in ("join", "step", "publish")]
+    assert min(parts) > 0 and sum(parts) < grown["e2e_request_latency_seconds_sum"] + 0.1
 
 
 def responses(live: Live) -> dict[tuple[str, ...], float]:

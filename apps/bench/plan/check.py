@@ -1,0 +1,95 @@
+"""Compare a plan with a live server: clients that wait for answers, and requests that arrive at random.
+
+checks = asyncio.run(check_served(url, "vlm", measured.ways, rows=8, seconds=8.0))
+checks[0].ratio
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from polydraft.apps.bench.plan.capacity import ServiceCosts, closed_loop_rate, saturated_rate, simulate
+from polydraft.apps.bench.plan.server_costs import PATIENCE, WARM_UP, WINDOWS, requests_of
+from polydraft.apps.bench.serve.load import load, poisson_load
+from polydraft.apps.bench.serve.run import WAYS
+from polydraft.apps.terminal.terminal import note
+
+OPEN_LOAD = 0.5  # share of the capacity at which requests arrive
+FIRST_SEED = 100_000  # of requests that nothing was measured with
+MIN_ARRIVALS = 30
+
+
+@dataclass(frozen=True)
+class LoadCheck:
+    """One figure as predicted and as measured."""
+
+    way: str
+    load: str  # "3 clients", or "open, 4.2/s"
+    figure: str  # "requests/s", "mean s", …
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Return the prediction over the measurement."""
+        return self.predicted / self.measured
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields and the ratio."""
+        return vars(self) | {"ratio": self.ratio}
+
+
+def checked_clients(rows: int) -> list[int]:
+    """Return numbers of clients between those that costs were measured with, and one beyond all rows."""
+    return sorted({max(1, round(rows * share)) for share in (0.375, 0.75, 2)})
+
+
+async def check_served(
+    url: str, modality: str, ways: Mapping[str, ServiceCosts], rows: int, seconds: float
+) -> list[LoadCheck]:
+    """Measure a running server beside what was predicted for it.
+
+    Args:
+        url: Address of the server.
+        modality: "image", "speech" or "vlm".
+        ways: Costs of plain and drafted requests.
+        rows: Rows that the server decodes together.
+        seconds: Duration of every load.
+    """
+    checks = []
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+        for way, plain in WAYS.items():
+            costs, seeds = ways[way], itertools.count(FIRST_SEED)
+            for clients in checked_clients(rows):
+                note(f"check: {way}, {clients} clients")
+                await load(http, requests_of(modality, seeds), clients, plain, {}, WARM_UP * seconds)
+                windows = [
+                    await load(http, requests_of(modality, seeds), clients, plain, {}, seconds / WINDOWS)
+                    for _ in range(WINDOWS)
+                ]
+                latency = statistics.median(
+                    statistics.mean(answer.seconds for _, answer in seen.answers) for seen in windows
+                )
+                rate = closed_loop_rate(costs, rows, clients)
+                checks += [
+                    LoadCheck(way, f"{clients} clients", "requests/s", rate, clients / latency),
+                    LoadCheck(way, f"{clients} clients", "mean s", clients / rate, latency),
+                ]
+            rate = OPEN_LOAD * saturated_rate(costs, rows)
+            note(f"check: {way}, {rate:.2f} requests a second")
+            count = max(MIN_ARRIVALS, round(rate * seconds))
+            seen = await poisson_load(http, itertools.islice(requests_of(modality, seeds), count), rate, plain, {})
+            figures, simulated = seen.figures(), simulate(costs, rows, rate)
+            mean = statistics.mean(answer.seconds for _, answer in seen.answers)
+            name = f"open, {rate:.2f}/s"
+            checks += [
+                LoadCheck(way, name, "mean s", simulated.latency.mean, mean),
+                LoadCheck(way, name, "p50 s", simulated.latency.p50, figures["latency"]["p50"]),
+            ]
+    return checks
