@@ -21,7 +21,8 @@ from polydraft.core.checks.arguments import to_callback, to_float, to_integer, t
 from polydraft.core.errors import PromptError
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.causal import PromptInputs
-from polydraft.modalities.loading import Drafters, cached_pipeline
+from polydraft.modalities.given_drafters import Drafters
+from polydraft.modalities.loading import cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, synchronized
 from polydraft.modalities.speech.families import build_family

@@ -29,8 +29,9 @@ from polydraft.core.model.decoder import attention_window_fns
 from polydraft.core.sampling.params import MAX_TOKENS, SamplingParams
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.generation_config import LENGTH_FIELDS, length_limits, resolve_eos_token_ids
+from polydraft.modalities.given_drafters import Drafters
 from polydraft.modalities.image_io import ImageInput
-from polydraft.modalities.loading import Drafters, cached_pipeline
+from polydraft.modalities.loading import cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, parse_seeds, synchronized
 from polydraft.modalities.prompt_ids import check_embedded_ids
