@@ -87,14 +87,15 @@ def is_loaded(drafter: Any) -> bool:
 
 
 def is_model(value: Any) -> bool:
-    """Return whether a value is a model of transformers, or one that peft has wrapped."""
+    """Return whether a value is a model of transformers, or one that peft or torch.compile has wrapped."""
     from transformers import PreTrainedModel
 
     return isinstance(unwrap(value), PreTrainedModel)
 
 
 def unwrap(model: Any) -> Any:
-    """Return the model of transformers that peft has wrapped, with its adapters; any other value as it is."""
+    """Return the model of transformers that torch.compile or peft has wrapped, with adapters; others as they are."""
+    model = getattr(model, "_orig_mod", model)
     is_wrapped = type(model).__module__.partition(".")[0] == "peft" and hasattr(model, "get_base_model")
     return model.get_base_model() if is_wrapped else model
 

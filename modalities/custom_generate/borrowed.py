@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.errors import UnsupportedModel
+from polydraft.core.errors import UnsupportedMethod, UnsupportedModel
 from polydraft.core.methods.spec import ParamValues
 from polydraft.core.model.cache import KVCache
 from polydraft.core.model.cross_attention import layer_linears
@@ -41,6 +41,7 @@ from polydraft.modalities.generation_config import UNSUPPORTED_DEFAULTS, UNSUPPO
 from polydraft.modalities.given_drafters import LoadedDrafter, origin_of, tokenizer_of
 from polydraft.modalities.model_card import ModelCard, with_drafters
 from polydraft.modalities.pipeline import Pipeline
+from polydraft.modalities.transcription.draft_model import is_draft_model
 from polydraft.modalities.vlm.target import has_mrope, image_token_ids
 
 ATTENTION = "_attn_implementation_internal"  # of a configuration; the public name also writes to its parts
@@ -274,6 +275,14 @@ class BorrowedModel(Pipeline):
     def tokenizer(self) -> Any:  # type: ignore[override]
         """Return the model's tokenizer, None where it is not known."""
         return tokenizer_of(self.borrowed) if self.given_tokenizer is None else self.given_tokenizer
+
+    def load_draft_model(self, folder: Path) -> CausalTarget:
+        if is_draft_model(folder):
+            raise UnsupportedMethod(
+                f"the drafter in {folder} transcribes, and `generate` has prepared the sound for its own model alone; "
+                "use load(model, processor=…, drafter=…)."
+            )
+        return super().load_draft_model(folder)
 
     def adapt_draft_model(self, model: PreTrainedModel) -> CausalTarget:
         """Return the adapter of a language model that stays the caller's."""

@@ -259,6 +259,7 @@ class GenerateRun:
         """Decode all rows."""
         seeds = self.owner.seeds(len(self.generated))
         batch = start_batch(self.method, self.prompts.inputs(self.max_new_tokens, seeds, sampling_params))
+        self.generated = [request.ids for request in batch.requests_in_order()]  # lists that every pass extends
         while len(batch):
             rows = [request.id for request in batch.running]
             if self.processors is not None:
@@ -282,9 +283,7 @@ class GenerateRun:
             length = self.criteria.stop_length(row, batch.requests[row].ids, num_before)
             if length is not None:
                 stops[row] = StopPoint("stop", length)
-        result = stop_requests(batch, result, stops)
-        self.generated = [request.ids for request in batch.requests_in_order()]
-        return result
+        return stop_requests(batch, result, stops)
 
     def stream(self, batch: Batch) -> None:
         """Give the streamer the tokens that all rows have, `[B]` each, as without drafts."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import torch
 from PIL import Image
@@ -140,6 +140,23 @@ def check_chat_arguments(
     return stops
 
 
+class ChatRequestOptions(TypedDict, total=False):
+    """Keyword arguments of a call of a pipeline that answers; `chat` documents them."""
+
+    messages: Sequence[Any] | None
+    speculative: bool
+    method: str | None
+    seed: int | Sequence[int]
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float | None
+    max_new_tokens: int | None
+    min_new_tokens: int
+    max_pixels: int | None
+    stop: str | Sequence[str] | None
+
+
 class ChatPipeline(Pipeline):
     """Model that answers questions; its kind decides what a prompt may hold besides text."""
 
@@ -195,7 +212,7 @@ class ChatPipeline(Pipeline):
 
     def __call__(
         self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
-        on_step: OnStep | None = None, **options: Any,
+        on_step: OnStep | None = None, **options: Unpack[ChatRequestOptions],
     ) -> ChatResult:  # fmt: skip
         """Answer questions, with the arguments of `chat` except model, device and dtype."""
         on_step = to_optional(to_callback, "on_step", on_step)
