@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from polydraft.core.errors import InvalidArgument, PolydraftError, UnsupportedMethod
+from polydraft.modalities.custom_generate.borrowed import BorrowedModel
 from polydraft.modalities.custom_generate.speculate import speculate
 from polydraft.modalities.given_drafters import LoadedDrafter, to_drafters
 from polydraft.modalities.loading import load
@@ -97,7 +98,9 @@ def test_unfit_loaded_drafters_are_refused(tmp_path):
         whisper.generate(inputs, custom_generate=speculate("draft", drafter=tmp_path / "whisper"))
 
 
-def test_drafter_of_other_dtype_is_not_refused():
+def test_drafter_of_other_dtype_is_not_refused(monkeypatch):
+    # in 16 bits the logits of deep models part from those of their own forward
+    monkeypatch.setattr(BorrowedModel, "check_logits", lambda *_: pytest.fail("a tested architecture is compared"))
     model, draft_model = build("llama").float(), build("llama").bfloat16()
     ids = model.generate(**prompts(2), **GREEDY, custom_generate=speculate("draft", drafter=draft_model))
     assert torch.equal(ids, model.generate(**prompts(2), **GREEDY))
