@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polydraft.modalities.model_card import ModelCard
 
 # a name, a language model, or one with its tokenizer
-Drafter: TypeAlias = "str | Path | PreTrainedModel | tuple[PreTrainedModel, Any]"
+Drafter: TypeAlias = "str | Path | PreTrainedModel | tuple[PreTrainedModel, Any] | LoadedDrafter"
 Drafters: TypeAlias = "Drafter | Sequence[Drafter]"  # one drafter, or several of different kinds
 DRAFTER_FORMS = "a folder's path, a repository, a language model of transformers, (model, tokenizer), or several"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

@@ -272,7 +272,7 @@ class BorrowedModel(Pipeline):
         return self.borrowed
 
     @cached_property
-    def tokenizer(self) -> Any:  # type: ignore[override]
+    def tokenizer(self) -> Any:
         """Return the model's tokenizer, None where it is not known."""
         return tokenizer_of(self.borrowed) if self.given_tokenizer is None else self.given_tokenizer
 
