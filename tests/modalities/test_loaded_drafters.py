@@ -34,7 +34,7 @@ def tokenizer_of_words(order: list[int]) -> Any:
     return tokenizer
 
 
-def test_forms_of_a_drafter_are_read_alike():
+def test_forms_of_a_drafter_are_equal():
     model, tokenizer = build("llama"), tokenizer_of_words(list(range(VOCAB)))
     for given in (model, [model], torch.compile(model, backend="eager"), LoadedDrafter(model)):
         assert to_drafters(given) == (LoadedDrafter(model),)
@@ -48,8 +48,8 @@ def test_given_tokenizers_map_another_vocabulary():
     order = [0, 1, *range(VOCAB - 1, 1, -1)]
     for layer in (draft_model.get_input_embeddings(), draft_model.get_output_embeddings()):
         layer.weight.data = layer.weight.data[order]
-    drafter, own = (draft_model, tokenizer_of_words(order)), tokenizer_of_words(list(range(VOCAB)))
-    mapped, unmapped = speculate("draft", drafter=drafter, tokenizer=own), speculate("draft", drafter=draft_model)
+    drafter, words = (draft_model, tokenizer_of_words(order)), tokenizer_of_words(list(range(VOCAB)))
+    mapped, unmapped = speculate("draft", drafter=drafter, tokenizer=words), speculate("draft", drafter=draft_model)
     for decoding in (mapped, unmapped):
         ids = model.generate(**given, **GREEDY, custom_generate=decoding)
         assert torch.equal(ids, model.generate(**given, **GREEDY))
