@@ -112,7 +112,7 @@ def test_loaded_models_keep_their_dtype(wanted):
         load(build("llama").float(), processor=tokenizer_of_words(list(range(VOCAB))), **wanted)
 
 
-def test_own_processor_without_video_is_saved(tmp_path):
+def test_processor_without_video_is_saved(tmp_path):
     vlm.qwen2_5_vl(tmp_path)
     load_processor(tmp_path, "qwen2_5_vl").save_pretrained(tmp_path / "saved")
     saved = load_processor(tmp_path / "saved", "qwen2_5_vl")
