@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.core.folders.json_files import read_json
+from polydraft.modalities.given_drafters import origin_of
 from polydraft.modalities.model_card import ModelCard, load_card
 
 if TYPE_CHECKING:
@@ -56,8 +57,3 @@ class ModelDescription:
                 "the folder that it was loaded from."
             )
         self.card: ModelCard = replace(card, name=origin_of(model).name, loaded_model=model)
-
-
-def origin_of(model: PreTrainedModel) -> Path:
-    """Return the folder or repository that a model was loaded from, its class's name where that is not known."""
-    return Path(getattr(model.config, "name_or_path", "") or type(model).__name__)

@@ -14,11 +14,11 @@ from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
-from polydraft.core.checks.arguments import argument_error, format_value, to_name, to_names
+from polydraft.core.checks.arguments import argument_error, format_value, to_name
 from polydraft.core.checks.arguments import to_optional as or_none
 from polydraft.core.checks.extras import optional_import
 from polydraft.core.errors import InvalidArgument, UnknownModel
@@ -33,6 +33,7 @@ from polydraft.modalities.device_dtype import (
     resolve_device,
     resolve_dtype,
 )
+from polydraft.modalities.given_drafters import Drafters, LoadedDrafter, is_model, to_drafters, unwrap
 from polydraft.modalities.hub import DEFAULT_HUB_OPTIONS, HubOptions, to_hub_options
 from polydraft.modalities.model_card import ModelCard, embedded_models, folder_snapshot, load_card, with_drafters
 from polydraft.modalities.packaged import packaged_names
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from polydraft.modalities.transcription.base import TranscriptionPipeline
     from polydraft.modalities.vlm.pipeline import ChatPipeline, VLMPipeline
 
-Drafters: TypeAlias = str | Path | Sequence[str | Path]  # one drafter, or several of different kinds
 LOADING_LOCK = RLock()  # transformers sets the default dtype of the process while it loads, so loads must not overlap
 
 
@@ -128,11 +128,12 @@ def load(
         codec (str | Path | None): folder or repository of the codec that decodes a speech model's codes to audio, or
             latents to images, where the model's folder has none.
         drafter (Drafters | None): folder or repository of a small causal language model, a published EAGLE head, or
-            a drafter trained by `polydraft train drafter`; or several, each of another kind. One replaces the model's
-            own of its kind.
+            a drafter trained by `polydraft train drafter`; a language model of transformers that is loaded already,
+            alone or with its tokenizer as `(model, tokenizer)`, which is taken over; or several, each of another kind.
+            One replaces the model's own of its kind.
         method (str | None): the pipeline's default method; None is the first given drafter's, else the model's own.
-        device (str | torch.device): "auto" is the best one here.
-        dtype (str | torch.dtype): "auto" is the fastest one here.
+        device (str | torch.device): "auto" is the best one here; a loaded model stays on its own.
+        dtype (str | torch.dtype): "auto" is the fastest one here; a loaded model keeps its own.
         device_map (DeviceMap | None): how transformers spreads the target over devices; `device` is the first.
         modality (str | None): refuse models of other modalities: "image", "speech", "vlm" (text is one of its kinds)
             or "transcription".
@@ -163,6 +164,7 @@ def load(
     if not isinstance(name, str | Path):
         given = {"codec": codec, "device_map": device_map, "quantization_config": quantization_config,
                  "adapter": adapter, "revision": revision}  # fmt: skip
+        check_placement(name, device, dtype)
         pipe = load_from_memory(name, processor, drafter, method, given)
         return pipe if reference is None else pipe.with_reference(reference)
     if processor is not None:
@@ -194,6 +196,28 @@ def build_pipeline(card: ModelCard, method: str | None, device: torch.device, dt
         return pipe
 
 
+def check_placement(model: PreTrainedModel | Any, device: str | torch.device, dtype: str | torch.dtype) -> None:
+    """Check that a loaded model is where, and of the dtype, that a call asks for; "auto" is its own.
+
+    Raises:
+        InvalidArgument: It is elsewhere, or of another dtype.
+        DeviceUnavailable: The device or the dtype does not exist here.
+    """
+    if not is_model(model):
+        return  # refused with the other arguments
+    wanted = None if device_name(device) == "auto" else resolve_device(device)
+    if wanted is not None and wanted != model.device and (wanted.type != model.device.type or wanted.index is not None):
+        raise InvalidArgument(
+            f"device={device_name(device)!r} is not where the loaded model is, {str(model.device)!r}; move it there "
+            "with model.to, or leave device out."
+        )
+    if dtype_name(dtype) != "auto" and (wanted_dtype := resolve_dtype(dtype, model.device)) != model.dtype:
+        raise InvalidArgument(
+            f"dtype={dtype_name(wanted_dtype)!r} is not that of the loaded model, {dtype_name(model.dtype)!r}; convert "
+            "it with model.to, or leave dtype out."
+        )
+
+
 def load_from_memory(
     model: PreTrainedModel | Any, processor: Any, drafter: Drafters | None, method: str | None,
     others: Mapping[str, Any] | None = None,
@@ -211,17 +235,16 @@ def load_from_memory(
         InvalidArgument: there is no processor, or an argument is for models from files.
         PolydraftError: the errors of `load`.
     """
-    from transformers import PreTrainedModel
-
     from polydraft.modalities.loaded_model import ModelDescription
 
-    if not isinstance(model, PreTrainedModel):
+    if not is_model(model):
         to_name("model", model)  # raises
+    model = unwrap(model)
     for name, value in (others or {}).items():
         if value is not None:
             raise InvalidArgument(f"{name} is for a model from files, and this one is loaded already; leave it out.")
     description = ModelDescription(model, processor)
-    card = with_drafters(description.card, to_names("drafter", drafter))
+    card = with_drafters(description.card, to_drafters(drafter))
     if method is not None:
         card.check_method(method)
     pipe = build_pipeline(card, method, model.device, model.dtype)
@@ -251,11 +274,12 @@ def cached_pipeline(
     Raises:
         PolydraftError: the errors of `load`.
     """
-    drafters = to_names("drafter", drafter)
+    drafters = to_drafters(drafter)
     check_method(model, method, modality, codec, drafters)
     text = None if reference is None else read_reference(reference)
     names = to_name("model", model), or_none(to_name, "codec", codec), drafters, device_name(device), dtype_name(dtype)
-    kept = _pipeline_cache(modality)(*names, folder_snapshot(model, codec, *drafters))
+    folders = [each for each in drafters if isinstance(each, str)]
+    kept = _pipeline_cache(modality)(*names, folder_snapshot(model, codec, *folders))
     return kept.pipe if text is None else kept.with_reference_text(text)
 
 
@@ -272,13 +296,14 @@ class KeptPipeline:
 @cache
 def _pipeline_cache(
     modality: str,
-) -> Callable[[str, str | None, tuple[str, ...], str, str, FolderSnapshot], KeptPipeline]:
+) -> Callable[[str, str | None, tuple[str | LoadedDrafter, ...], str, str, FolderSnapshot], KeptPipeline]:
     """Return a function that loads pipelines of a modality and keeps the last one, by arguments and folder contents."""
 
     @lru_cache(maxsize=1)
     def load_pipeline(
-        model: str, codec: str | None, drafters: tuple[str, ...], device: str, dtype: str, stamp: FolderSnapshot
-    ) -> KeptPipeline:
+        model: str, codec: str | None, drafters: tuple[str | LoadedDrafter, ...], device: str, dtype: str,
+        stamp: FolderSnapshot,
+    ) -> KeptPipeline:  # fmt: skip
         return KeptPipeline(load(model, codec=codec, drafter=drafters, device=device, dtype=dtype, modality=modality))
 
     return load_pipeline
@@ -326,7 +351,7 @@ def check_model(
             f"model {format_value(str(name))} is for {card.modality}, not for {modality:.40}; "
             f"use {fitting or 'another'}."
         )
-    card = with_drafters(card, to_names("drafter", drafter))
+    card = with_drafters(card, to_drafters(drafter))
     for method in methods:
         card.check_method(method)
     if reference is not None:
@@ -385,7 +410,7 @@ def check_method(
     """
     if method is not None:
         card = load_card(name, codec, modality)
-        with_drafters(card, to_names("drafter", drafter)).check_method(method)
+        with_drafters(card, to_drafters(drafter)).check_method(method)
 
 
 def check_reference(card: ModelCard, reference: str | Path) -> None:

@@ -28,6 +28,7 @@ from polydraft.core.folders.stamps import FolderSnapshot, snapshot_folders
 from polydraft.core.plugins import PluginTable
 from polydraft.modalities import hub
 from polydraft.modalities.device_dtype import DeviceMap
+from polydraft.modalities.given_drafters import LoadedDrafter, check_loaded_drafter
 from polydraft.modalities.hub import DEFAULT_HUB_OPTIONS, Downloads, HubOptions
 from polydraft.modalities.manifest import MANIFEST, read_manifest
 from polydraft.modalities.packaged import PACKAGED, PackagedModel, find_packaged
@@ -58,6 +59,7 @@ FAMILY_PIPELINES: PluginTable[tuple[str, str]] = PluginTable("family", hub.FAMIL
         ("polydraft.modalities.transcription.spliced", "SplicedPipeline"),
     ),
 })  # fmt: skip
+LANGUAGE_MODEL = "lm"  # kind of a drafter that is an independent model
 AUTO = "auto"  # default method of models without a known best one: it measures all drafters, given ones too
 SHAPE_FIELDS = ("hidden_size", "num_hidden_layers")  # of a target's configuration, which drafters on its states share
 FAMILY_METHODS = {"mar": ("polydraft.modalities.image.families.mar.methods", "SET_METHODS")}
@@ -77,6 +79,7 @@ class ModelCard:
     quantization_config: Any = None  # of transformers: how the target's weights are quantised when they are loaded
     loaded_model: Any = field(default=None, repr=False, compare=False)  # the target, where the caller has loaded it
     adapter: Path | None = None  # folder of a LoRA adapter that is merged into the target's weights
+    loaded_drafter: LoadedDrafter | None = field(default=None, repr=False)  # language model that the caller has loaded
 
     def fetch_weights(self) -> ModelCard:
         """Fetch or convert missing files and return the card of the complete model."""
@@ -312,20 +315,32 @@ def folder_snapshot(name: str | Path, *others: str | Path | None) -> FolderSnaps
 class FoundDrafter:
     """Folder of a drafter, its kind, and the methods that draft with it, preferred ones first."""
 
-    name: str  # as the caller gave it
+    given: str | LoadedDrafter  # as the caller gave it
     folder: Path
     kind: str
     methods: tuple[str, ...]
 
+    def equals(self, other: FoundDrafter) -> bool:
+        """Return whether both are one drafter."""
+        if isinstance(self.given, LoadedDrafter) or isinstance(other.given, LoadedDrafter):
+            return self.given == other.given
+        return self.folder.resolve() == other.folder.resolve()
 
-def with_drafters(card: ModelCard, names: Sequence[str]) -> ModelCard:
+    @property
+    def fitted(self) -> dict[str, Any]:
+        """Return the parameters of methods that were tuned to it."""
+        return {} if isinstance(self.given, LoadedDrafter) else read_json(self.folder / "fitted.json")
+
+
+def with_drafters(card: ModelCard, drafters: Sequence[str | LoadedDrafter]) -> ModelCard:
     """Return the card with more drafters; the first method of the first becomes the default, unless that is `auto`.
 
     A drafter replaces the model's own of its kind.
 
     Args:
         card (ModelCard): a model's card.
-        names (Sequence[str]): folders or repositories of drafters, each of another kind.
+        drafters (Sequence[str | LoadedDrafter]): folders or repositories of drafters, and loaded language models, each
+            of another kind.
 
     Raises:
         InvalidArgument: two of them are of one kind.
@@ -333,27 +348,47 @@ def with_drafters(card: ModelCard, names: Sequence[str]) -> ModelCard:
         UnsupportedMethod: one belongs to a target of another shape.
         WeightsError: a configuration is malformed.
     """
-    found = [find_drafter(card, name) for name in names]
+    found = [find_drafter(card, drafter) for drafter in drafters]
     by_kind: dict[str, FoundDrafter] = {}
     for drafter in found:
         if other := by_kind.get(drafter.kind):
-            same = f"drafter {drafter.name} is given twice; leave one out."
-            alike = f"the drafters {other.name} and {drafter.name} are both of kind {drafter.kind!r}; give one of them."
-            raise InvalidArgument(same if other.folder.resolve() == drafter.folder.resolve() else alike)
+            same = f"drafter {drafter.given} is given twice; leave one out."
+            kind = f"both of kind {drafter.kind!r}"
+            alike = f"the drafters {other.given} and {drafter.given} are {kind}; give one of them."
+            raise InvalidArgument(same if other.equals(drafter) else alike)
         by_kind[drafter.kind] = drafter
     if not found:
         return card
     usual = card.manifest["defaults"]["method"]
-    fitted = {method: read_json(each.folder / "fitted.json") for each in found for method in each.methods}
+    fitted = {method: each.fitted for each in found for method in each.methods}
     changes = {
         "drafters": card.manifest["drafters"] | {kind: str(each.folder.absolute()) for kind, each in by_kind.items()},
         "fitted": card.manifest.get("fitted", {}) | fitted,
         "defaults": card.manifest["defaults"] | {"method": usual if usual == AUTO else found[0].methods[0]},
     }
-    return replace(card, manifest=card.manifest | changes, added_drafters=tuple(by_kind))
+    given = by_kind[LANGUAGE_MODEL].given if LANGUAGE_MODEL in by_kind else card.loaded_drafter
+    return replace(
+        card, manifest=card.manifest | changes, added_drafters=tuple(by_kind),
+        loaded_drafter=given if isinstance(given, LoadedDrafter) else None,
+    )  # fmt: skip
 
 
-def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
+def find_drafter(card: ModelCard, drafter: str | LoadedDrafter) -> FoundDrafter:
+    """Return a drafter with its kind: that of a loaded one is known, that of a name is found in its folder.
+
+    Raises:
+        UnknownModel: it is no drafter for this kind of token.
+        UnsupportedMethod: it belongs to a target of another shape, or of another kind.
+        WeightsError: its configuration is malformed.
+    """
+    if isinstance(drafter, str):
+        return find_named_drafter(card, drafter)
+    check_loaded_drafter(card, drafter)
+    methods = tuple(card.registry.tuned_methods(LANGUAGE_MODEL))
+    return FoundDrafter(drafter, Path(str(drafter)), LANGUAGE_MODEL, methods)
+
+
+def find_named_drafter(card: ModelCard, name: str) -> FoundDrafter:
     """Return the folder and the kind of a drafter, as its configuration and the names of its tensors say.
 
     Args:
@@ -382,8 +417,8 @@ def find_drafter(card: ModelCard, name: str) -> FoundDrafter:
         kind = model_type.removeprefix("polydraft-")
     else:
         folder = hub.ensure_local(place, hub.FILE_PATTERNS, options)
-        kind = "eagle" if published_eagle.is_published_head(folder) else "lm"
-        if kind == "lm" and not model_type:
+        kind = "eagle" if published_eagle.is_published_head(folder) else LANGUAGE_MODEL
+        if kind == LANGUAGE_MODEL and not model_type:
             raise WeightsError(f"{folder / 'config.json'} has no model_type; download it again.")
     methods = card.registry.tuned_methods(kind)
     if not methods:

@@ -57,7 +57,8 @@ from polydraft.core.target.conformance import (
 )
 from polydraft.modalities.adapters import merge_adapter
 from polydraft.modalities.generation_config import build_constraints, unsupported_fields
-from polydraft.modalities.model_card import ModelCard, folder_snapshot, with_drafters
+from polydraft.modalities.given_drafters import Drafter, Drafters, to_drafter, tokenizer_in
+from polydraft.modalities.model_card import LANGUAGE_MODEL, ModelCard, folder_snapshot, with_drafters
 from polydraft.modalities.vlm.reference import reference_refusal
 from polydraft.modalities.vocab_mapping import map_vocabularies
 from polydraft.modalities.weights import load_causal_lm, load_pretrained, read_weights
@@ -306,7 +307,7 @@ class Pipeline(ABC):
 
     @classmethod
     def from_model(
-        cls, model: PreTrainedModel, processor: Any, *, drafter: str | Path | Sequence[str | Path] | None = None,
+        cls, model: PreTrainedModel, processor: Any, *, drafter: Drafters | None = None,
         method: str | None = None,
     ) -> Self:  # fmt: skip
         """Return a pipeline over a model that is loaded already, whose weights it takes over.
@@ -317,7 +318,7 @@ class Pipeline(ABC):
         Args:
             model (PreTrainedModel): A language model, a vision-language model or a model that transcribes.
             processor (Any): Its processor, or the tokenizer of a language model.
-            drafter (str | Path | Sequence[str | Path] | None): As for `load`.
+            drafter (Drafters | None): As for `load`.
             method (str | None): The pipeline's default method; None is the first drafter's, else "auto".
 
         Raises:
@@ -399,10 +400,12 @@ class Pipeline(ABC):
 
     def load_drafter_network(self, kind: str, folder: Path) -> Any:
         """Load a draft language model, or a drafter network on the target's hidden states."""
-        if kind == "lm":
-            model = self.load_draft_model(folder)
-            target_size = self.target_model.config.get_text_config().vocab_size
-            mapping = map_vocabularies(self.tokenizer, folder, target_size, model.vocab_size)
+        if kind == LANGUAGE_MODEL:
+            loaded = self.card.loaded_drafter
+            model = self.load_draft_model(folder) if loaded is None else self.adapt_draft_model(loaded.model)
+            tokenizer = tokenizer_in(folder) if loaded is None else loaded.load_tokenizer()
+            target_size = self.target_model.config.get_text_config(decoder=True).vocab_size
+            mapping = map_vocabularies(self.tokenizer, tokenizer, target_size, model.vocab_size)
             return DraftModel(model, mapping if mapping is None else mapping.to(self.device))
         return read_weights("drafter", folder, lambda: NETWORKS_BY_KIND[kind].from_folder(folder, self.target_model))
 
@@ -413,14 +416,22 @@ class Pipeline(ABC):
         except UnsupportedModel as error:
             raise UnsupportedModel(f"the drafter in {folder} cannot draft: {error}") from error
 
-    def with_drafter(self, drafter: str | Path) -> Self:
+    def adapt_draft_model(self, model: PreTrainedModel) -> CausalTarget:
+        """Return the adapter of a language model that the caller has loaded, which is taken over as the target is.
+
+        Raises:
+            UnsupportedModel: Its logits do not match those of its own forward pass.
+        """
+        return build_checked_target(model.eval().requires_grad_(False))
+
+    def with_drafter(self, drafter: Drafter) -> Self:
         """Return a pipeline of the same target weights with one more drafter, whose first method is the card's default.
 
         Args:
-            drafter (str | Path): folder or repository of the drafter, as for `load`.
+            drafter (Drafter): the drafter, as for `load`.
         """
         other = copy(self)
-        other.card = with_drafters(self.card, [str(drafter)])
+        other.card = with_drafters(self.card, [to_drafter(drafter)])
         other._drafters, other._methods, other._sizes = {}, {}, {}
         return other
 

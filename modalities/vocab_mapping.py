@@ -1,6 +1,6 @@
 """Mapping between the vocabularies of a draft language model and its target.
 
-mapping = map_vocabularies(target_tokenizer, folder, target_size=32064, drafter_size=32000)
+mapping = map_vocabularies(target_tokenizer, drafter_tokenizer, target_size=32064, drafter_size=32000)
 """
 
 from __future__ import annotations
@@ -10,31 +10,28 @@ from typing import Any
 
 from polydraft.core.drafters.network.draft_model import VocabMapping
 from polydraft.core.folders.readers import read_pretrained
-from polydraft.modalities.weights import read_weights
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SPACE_MARKS = ("▁", "Ġ")  # the space before a word, in vocabularies of sentencepiece and of byte-level BPE
 
 
-def map_vocabularies(target_tokenizer: Any, folder: Path, target_size: int, drafter_size: int) -> VocabMapping | None:
+def map_vocabularies(
+    target_tokenizer: Any, drafter_tokenizer: Any, target_size: int, drafter_size: int
+) -> VocabMapping | None:
     """Map a draft language model's token ids to the target's.
 
     Args:
-        target_tokenizer (Any): the target's tokenizer, None where it has none.
-        folder (Path): folder of the drafter. Without a tokenizer there, its ids are the target's.
+        target_tokenizer (Any): the target's tokenizer, None where it is not known.
+        drafter_tokenizer (Any): the drafter's, None where it is not known. Where either is not, equal ids are equal
+            tokens.
         target_size (int): number of the target's token ids.
         drafter_size (int): number of the drafter's token ids.
 
     Returns:
         VocabMapping | None: None if the ids are the same.
-
-    Raises:
-        WeightsError: the drafter's tokenizer cannot be read.
     """
-    if target_tokenizer is not None and any((folder / name).is_file() for name in TOKENIZER_FILES):
-        drafter_tokenizer = read_weights("tokenizer", folder, lambda: load_tokenizer(folder))
-        if target_tokenizer.get_vocab() != drafter_tokenizer.get_vocab():
-            return map_by_text(target_tokenizer, drafter_tokenizer, target_size, drafter_size)
+    are_known = target_tokenizer is not None and drafter_tokenizer is not None
+    if are_known and target_tokenizer.get_vocab() != drafter_tokenizer.get_vocab():
+        return map_by_text(target_tokenizer, drafter_tokenizer, target_size, drafter_size)
     return None if drafter_size == target_size else VocabMapping.by_id(target_size, drafter_size)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.native.library import Matrix, memory
-from polydraft.core.native.weights import PanelWeight
+from polydraft.core.native.weights import NativeWeight
 
 if TYPE_CHECKING:
     from polydraft.core.native.library import Library
@@ -51,8 +51,8 @@ class NativeRefinement:
     """Network of local refinement whose sweeps are calls of the C library.
 
     Args:
-        mix (PanelWeight): W_1, with bias.
-        lm_head (PanelWeight): The network's last matrix and the LM head as one, `[V, H]`.
+        mix (NativeWeight): W_1, with bias.
+        lm_head (NativeWeight): The network's last matrix and the LM head as one, `[V, H]`.
         begins (Tensor): b, `[H]`.
         tables (Tensor): One table per neighbour after the other, `[K * rows, H]`; the last row of each is zero.
         table_index (Tensor): Row of every id in a table.
@@ -60,11 +60,11 @@ class NativeRefinement:
     """
 
     def __init__(
-        self, mix: PanelWeight, lm_head: PanelWeight, begins: Tensor, tables: Tensor, table_index: Tensor,
+        self, mix: NativeWeight, lm_head: NativeWeight, begins: Tensor, tables: Tensor, table_index: Tensor,
         neighbour_index: Tensor,
     ) -> None:  # fmt: skip
-        self.mix: PanelWeight = mix
-        self.lm_head: PanelWeight = lm_head
+        self.mix: NativeWeight = mix
+        self.lm_head: NativeWeight = lm_head
         self.library: Library = mix.library
         self.begins: Tensor = begins.detach().float().contiguous()
         self.tables: Tensor = tables.to(mix.dtype).contiguous()

@@ -9,19 +9,17 @@ While a model is lent, its weights are read in place by the C library, where tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network.draft_model import DraftModel, VocabMapping
-from polydraft.core.errors import InvalidArgument, UnsupportedModel
+from polydraft.core.errors import UnsupportedMethod, UnsupportedModel
 from polydraft.core.methods.spec import ParamValues
 from polydraft.core.model.cache import KVCache
 from polydraft.core.model.cross_attention import layer_linears
@@ -32,6 +30,7 @@ from polydraft.core.target.causal import CausalTarget, PromptInputs, find_backbo
 from polydraft.core.target.conformance import (
     EXACT_UP_TO_TIES,
     MODEL_ERRORS,
+    TESTED_ARCHITECTURES,
     check_logits_match_model,
     unsupported_model_error,
 )
@@ -39,11 +38,11 @@ from polydraft.core.target.encoder_decoder import EncoderDecoderTarget
 from polydraft.core.target.spliced import SplicedTarget
 from polydraft.modalities.custom_generate.prefill import PREFILLED, PrefilledPrompt, prefill_rows
 from polydraft.modalities.generation_config import UNSUPPORTED_DEFAULTS, UNSUPPORTED_SAMPLING_DEFAULTS
-from polydraft.modalities.loaded_model import origin_of
+from polydraft.modalities.given_drafters import LoadedDrafter, origin_of, tokenizer_of
 from polydraft.modalities.model_card import ModelCard, with_drafters
 from polydraft.modalities.pipeline import Pipeline
+from polydraft.modalities.transcription.draft_model import is_draft_model
 from polydraft.modalities.vlm.target import has_mrope, image_token_ids
-from polydraft.modalities.vocab_mapping import TOKENIZER_FILES, load_tokenizer, map_vocabularies
 
 ATTENTION = "_attn_implementation_internal"  # of a configuration; the public name also writes to its parts
 checked_configs: set[str] = set()  # of models whose logits have been compared with those of their own forward
@@ -221,9 +220,9 @@ class BorrowedModel(Pipeline):
     Args:
         model (PreTrainedModel): A causal or vision-language model of transformers, or one with an encoder like
             Whisper's.
-        drafters (Sequence[str | Path | PreTrainedModel]): As for `load`, or small language models.
-        tokenizer (Any): The model's, where a draft model has another vocabulary; None: of the folder that the model
-            was loaded from.
+        drafters (Sequence[str | LoadedDrafter]): Folders and repositories, and loaded language models.
+        tokenizer (Any): The model's, where a draft model has another vocabulary; None is the one of the folder that the
+            model was loaded from.
         takes_over (bool): Whether the model's layers are prepared for this machine, for good.
     """
 
@@ -231,24 +230,21 @@ class BorrowedModel(Pipeline):
     followed_fields: frozenset[str] = frozenset(UNSUPPORTED_DEFAULTS | UNSUPPORTED_SAMPLING_DEFAULTS)
 
     def __init__(
-        self, model: PreTrainedModel, drafters: Sequence[Any] = (), tokenizer: Any = None, *, takes_over: bool = False
-    ) -> None:
+        self, model: PreTrainedModel, drafters: Sequence[str | LoadedDrafter] = (), tokenizer: Any = None, *,
+        takes_over: bool = False,
+    ) -> None:  # fmt: skip
         check_encoder(model)
         self.borrowed: PreTrainedModel = model
         self.structure: list[tuple[Any, ...]] = describe_structure(model)
-        self.tokenizer: Any = tokenizer
+        self.given_tokenizer: Any = tokenizer
         self.takes_over: bool = takes_over
         folder = origin_of(model)
         manifest = {
             "modality": "transcription" if model.config.is_encoder_decoder else "vlm", "drafters": {}, "target": ".",
             "defaults": {"method": "auto"}, "inputs": "text",
         }  # fmt: skip
-        named = [str(drafter) for drafter in drafters if isinstance(drafter, str | Path)]
-        card = with_drafters(ModelCard(folder.name, folder, manifest), named)
-        self.draft_models: list[Any] = [drafter for drafter in drafters if not isinstance(drafter, str | Path)]
-        if self.draft_models:
-            check_draft_models(self.draft_models, card)
-            card.manifest["drafters"]["lm"] = ""
+        card = with_drafters(ModelCard(folder.name, folder, manifest), drafters)
+        self.draft_models: list[Any] = [] if card.loaded_drafter is None else [card.loaded_drafter.model]
         self.loan: Loan = Loan(*self.draft_models, *([] if takes_over else [model]))
         super().__init__(card, method=None, device=model.device, dtype=model.dtype)
 
@@ -275,27 +271,31 @@ class BorrowedModel(Pipeline):
         """Return the caller's model."""
         return self.borrowed
 
-    def load_drafter_network(self, kind: str, folder: Path) -> Any:
-        """Load a drafter, or adapt the caller's draft model."""
-        if kind != "lm" or not self.draft_models:
-            return super().load_drafter_network(kind, folder)
-        target = BorrowedDraftModel(self.draft_models[0])
-        self.loan.networks.append(target.network)
-        self.check_logits(target)
-        return DraftModel(target, self.map_draft_ids(self.draft_models[0]))
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Return the model's tokenizer, None where it is not known."""
+        return tokenizer_of(self.borrowed) if self.given_tokenizer is None else self.given_tokenizer
 
-    def map_draft_ids(self, draft_model: PreTrainedModel) -> VocabMapping | None:
-        """Return the mapping of a draft model's ids, by the tokenizers of both where they are known; None if equal."""
-        folder, target_folder = tokenizer_folder(draft_model), tokenizer_folder(self.borrowed)
-        tokenizer = self.tokenizer
-        if tokenizer is None and target_folder is not None:
-            tokenizer = load_tokenizer(target_folder)
-        size = draft_model.config.get_text_config().vocab_size
-        if tokenizer is not None and folder is not None:
-            mapping = map_vocabularies(tokenizer, folder, self.vocab_size, size)
-        else:
-            mapping = None if size == self.vocab_size else VocabMapping.by_id(self.vocab_size, size)
-        return None if mapping is None else mapping.to(self.device)
+    def load_draft_model(self, folder: Path) -> CausalTarget:
+        if is_draft_model(folder):
+            raise UnsupportedMethod(
+                f"the drafter in {folder} transcribes, and `generate` has prepared the sound for its own model alone; "
+                "use load(model, processor=…, drafter=…)."
+            )
+        return super().load_draft_model(folder)
+
+    def adapt_draft_model(self, model: PreTrainedModel) -> CausalTarget:
+        """Return the adapter of a language model that stays the caller's."""
+        try:
+            target = BorrowedDraftModel(model)
+        except UnsupportedModel:
+            raise
+        except MODEL_ERRORS as error:
+            raise unsupported_model_error(model, error) from error
+        if target.config.model_type not in TESTED_ARCHITECTURES or any(map(is_altered, model.modules())):
+            self.check_logits(target)
+        self.loan.networks.append(target.network)
+        return target
 
     @property
     def is_tested_architecture(self) -> bool:
@@ -378,30 +378,3 @@ class BorrowedModel(Pipeline):
     def tuned_params(self, method: str) -> ParamValues:
         """Return a method's parameters that are tuned to the model; draft sizes adapt while it decodes."""
         return dict(self.card.manifest.get("fitted", {}).get(method, {}))
-
-
-def tokenizer_folder(model: PreTrainedModel) -> Path | None:
-    """Return the folder on this machine with a loaded model's tokenizer, None if there is none."""
-    name = getattr(model.config, "name_or_path", "")
-    if not name:
-        return None
-    folder = Path(name)
-    if not folder.is_dir() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        cached = try_to_load_from_cache(name, "tokenizer_config.json")
-        folder = Path(cached).parent if isinstance(cached, str) else folder
-    return folder if any((folder / file).is_file() for file in TOKENIZER_FILES) else None
-
-
-def check_draft_models(models: Sequence[Any], card: ModelCard) -> None:
-    """Check that one object is given as a drafter, and that it is a language model.
-
-    Raises:
-        InvalidArgument: It is something else, or there is another draft model.
-    """
-    if len(models) > 1 or "lm" in card.drafters:
-        raise InvalidArgument("several draft models are given; give one of them.")
-    if not isinstance(models[0], PreTrainedModel):
-        raise InvalidArgument(
-            f"drafter={type(models[0]).__name__} is no drafter; give a folder, a repository or a language model of "
-            "transformers."
-        )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -41,6 +41,7 @@ from polydraft.modalities.custom_generate.processors import (
     split_processors,
 )
 from polydraft.modalities.custom_generate.stopping import RowCriteria
+from polydraft.modalities.given_drafters import Drafters, LoadedDrafter, to_drafters
 from polydraft.modalities.pipeline import MAX_SEED
 
 GUARANTEES = ("identical", "exact", "lossy")  # the strongest first
@@ -55,8 +56,8 @@ locks_lock: AbstractContextManager[bool] = threading.Lock()
 
 
 def speculate(
-    method: str = "auto", *, drafter: Any = None, seed: int | None = 0, guarantee: str = "identical",
-    on_step: Callable[[StepResult], None] | None = None, takeover: bool = False,
+    method: str = "auto", *, drafter: Drafters | None = None, seed: int | None = 0, guarantee: str = "identical",
+    on_step: Callable[[StepResult], None] | None = None, takeover: bool = False, tokenizer: Any = None,
 ) -> Speculation:  # fmt: skip
     """Return a callable for `model.generate(custom_generate=…)` that drafts tokens and verifies them in one pass.
 
@@ -65,8 +66,8 @@ def speculate(
 
     Args:
         method (str): A decoding method; "auto" measures all drafters that the model has, given ones too.
-        drafter (Any): Folder or repository of a drafter, a small language model of transformers, or several of
-            different kinds.
+        drafter (Drafters | None): Folder or repository of a drafter, a small language model of transformers, alone or
+            with its tokenizer as `(model, tokenizer)`, or several of different kinds.
         seed (int | None): Of sampled tokens, row b has `seed + b`; None takes one from torch's generator, so that
             `torch.manual_seed` governs it.
         guarantee (str): The weakest that the method may have: "identical" (the tokens of plain decoding with the same
@@ -75,11 +76,13 @@ def speculate(
         takeover (bool): Lay the model's weights out for this machine's kernels, instead of reading them where they
             are; larger drafts become faster. The model is changed for good: it can be decoded and run, and not be
             trained or saved.
+        tokenizer (Any): The model's, where a draft model has another vocabulary; None is the one of the folder that the
+            model was loaded from.
 
     Raises:
         InvalidArgument: An argument is impossible.
     """
-    return Speculation(method, drafter, seed, guarantee, on_step, takeover)
+    return Speculation(method, drafter, seed, guarantee, on_step, takeover, tokenizer)
 
 
 class Speculation:
@@ -91,13 +94,13 @@ class Speculation:
     stats: DecodeStats
 
     def __init__(
-        self, method: str, drafter: Any, seed: int | None, guarantee: str,
-        on_step: Callable[[StepResult], None] | None, takeover: bool,
+        self, method: str, drafter: Drafters | None, seed: int | None, guarantee: str,
+        on_step: Callable[[StepResult], None] | None, takeover: bool, tokenizer: Any = None,
     ) -> None:  # fmt: skip
         if guarantee not in GUARANTEES:
             raise InvalidArgument(f"guarantee={guarantee!r} is not possible; use one of {', '.join(GUARANTEES)}.")
-        several = isinstance(drafter, Sequence) and not isinstance(drafter, str)
-        self.drafters: list[Any] = [] if drafter is None else list(drafter) if several else [drafter]
+        self.drafters: tuple[str | LoadedDrafter, ...] = to_drafters(drafter)
+        self.tokenizer: Any = getattr(tokenizer, "tokenizer", tokenizer)  # a processor has one
         self.method: str = method
         self.guarantee: str = guarantee
         self.takeover: bool = bool(takeover)
@@ -106,12 +109,13 @@ class Speculation:
         self.borrowed: BorrowedModel | None = None
 
     def __repr__(self) -> str:
-        return f"speculate({self.method!r}, drafter={self.drafters!r}, seed={self.seed})"
+        drafters = [str(drafter) for drafter in self.drafters]
+        return f"speculate({self.method!r}, drafter={drafters!r}, seed={self.seed})"
 
-    def borrow(self, model: PreTrainedModel, tokenizer: Any) -> BorrowedModel:
+    def borrow(self, model: PreTrainedModel) -> BorrowedModel:
         """Return the methods over a model; those of the last model are kept while its structure is the same."""
         if self.borrowed is None or self.borrowed.structure != describe_structure(model):
-            self.borrowed = BorrowedModel(model, self.drafters, tokenizer, takes_over=self.takeover)
+            self.borrowed = BorrowedModel(model, self.drafters, self.tokenizer, takes_over=self.takeover)
         return self.borrowed
 
     def check_method(self, pipe: BorrowedModel, name: str) -> MethodSpec:
@@ -147,7 +151,7 @@ class Speculation:
             generation_config (GenerationConfig): As `generate` has prepared it.
             synced_gpus (bool | None): Whether processes run passes together, which is not supported.
             streamer (Any): Is given tokens as they are committed.
-            tokenizer (Any): For stop strings, and draft models with another vocabulary.
+            tokenizer (Any): For stop strings.
             model_kwargs (Any): Further inputs of the model's forward.
 
         Returns:
@@ -167,19 +171,18 @@ class Speculation:
         streamer = streamer if streamer is not None else streamer_of_caller()
         check_generation_config(generation_config, synced_gpus)
         assert input_ids is not None
-        with locked(self, model, *(each for each in self.drafters if isinstance(each, PreTrainedModel))):
+        with locked(self, model, *(each.model for each in self.drafters if isinstance(each, LoadedDrafter))):
             return self.generate(
-                model, input_ids, logits_processor, stopping_criteria, generation_config, streamer, tokenizer,
-                model_kwargs,
-            )  # fmt: skip
+                model, input_ids, logits_processor, stopping_criteria, generation_config, streamer, model_kwargs
+            )
 
     def generate(
         self, model: PreTrainedModel, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any,
-        generation_config: Any, streamer: Any, tokenizer: Any, model_kwargs: dict[str, Any],
+        generation_config: Any, streamer: Any, model_kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
         """Generate from what `generate` has prepared; arguments as of a call."""
         processors, sampling_params = split_processors(logits_processor, generation_config.do_sample)
-        pipe = self.borrow(model, tokenizer)
+        pipe = self.borrow(model)
         is_plain = any(needs_plain_decoding(each, input_ids, pipe.vocab_size) for each in processors)
         spec = self.check_method(pipe, PLAIN if is_plain else self.method)
         with pipe.evaluation_mode():
@@ -257,6 +260,7 @@ class GenerateRun:
         """Decode all rows."""
         seeds = self.owner.seeds(len(self.generated))
         batch = start_batch(self.method, self.prompts.inputs(self.max_new_tokens, seeds, sampling_params))
+        self.generated = [request.ids for request in batch.requests_in_order()]  # lists that every pass extends
         while len(batch):
             rows = [request.id for request in batch.running]
             if self.processors is not None:
@@ -280,9 +284,7 @@ class GenerateRun:
             length = self.criteria.stop_length(row, batch.requests[row].ids, num_before)
             if length is not None:
                 stops[row] = StopPoint("stop", length)
-        result = stop_requests(batch, result, stops)
-        self.generated = [request.ids for request in batch.requests_in_order()]
-        return result
+        return stop_requests(batch, result, stops)
 
     def stream(self, batch: Batch) -> None:
         """Give the streamer the tokens that all rows have, `[B]` each, as without drafts."""

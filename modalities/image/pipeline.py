@@ -24,6 +24,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.modalities.given_drafters import Drafter, Drafters
 from polydraft.modalities.image.base import TextToImagePipeline, check_image_arguments
 from polydraft.modalities.image.catalogue import family_class
 from polydraft.modalities.image.diffusers_names import (
@@ -38,7 +39,7 @@ from polydraft.modalities.image.request import ImageGenerationRequest, ImageRequ
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.image_io import ImageInput
-from polydraft.modalities.loading import Drafters, cached_pipeline
+from polydraft.modalities.loading import cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 
 MAX_CACHED_GRIDS = 8  # least recently used sizes lose their cached methods, since some models support any size
@@ -178,7 +179,7 @@ class ImagePipeline(TextToImagePipeline):
             del vars(other)[name]
         return other
 
-    def with_drafter(self, drafter: str | Path) -> Self:
+    def with_drafter(self, drafter: Drafter) -> Self:
         return super().with_drafter(drafter).copy_with(_grids={})
 
     def with_negative_prompt(self, negative_prompt: str | None) -> Self:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ from polydraft.core.checks.arguments import to_callback, to_float, to_integer, t
 from polydraft.core.errors import PromptError
 from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.target.causal import PromptInputs
-from polydraft.modalities.loading import Drafters, cached_pipeline
+from polydraft.modalities.given_drafters import Drafters
+from polydraft.modalities.loading import cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, synchronized
 from polydraft.modalities.speech.families import build_family
@@ -112,6 +113,22 @@ def check_speech_request(text: str, speed: float, seed: int, **sampling: Any) ->
     return expand_seeds(seed, 1, "text")[0]
 
 
+class SpeechRequestOptions(TypedDict, total=False):
+    """Keyword arguments of a call of a pipeline that speaks; `generate_speech` documents them."""
+
+    voice: str | None
+    reference: Recording | None
+    reference_text: str | None
+    speculative: bool
+    method: str | None
+    seed: int
+    speed: float
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float | None
+
+
 class SpeechPipeline(Pipeline):
     """Text-to-speech model with its weights and decoding methods."""
 
@@ -176,7 +193,9 @@ class SpeechPipeline(Pipeline):
         sampling = replace(sampling, min_tokens=max(sampling.min_tokens, self.family.min_codes(sentence)))
         return PromptInputs((tuple(ids),), min(max_codes, available), seed, index, sampling_params=sampling)
 
-    def __call__(self, text: str, *, on_step: OnStep | None = None, **options: Any) -> SpeechResult:
+    def __call__(
+        self, text: str, *, on_step: OnStep | None = None, **options: Unpack[SpeechRequestOptions]
+    ) -> SpeechResult:
         """Synthesise `text`; arguments are those of `generate_speech` without model, codec, device and dtype."""
         on_step = to_optional(to_callback, "on_step", on_step)
         stream = self.stream(text, together=MAX_CONCURRENT_SENTENCES, on_step=on_step, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from polydraft.modalities.transcription.request import (
     WindowTranscript,
 )
 from polydraft.modalities.transcription.result import Segment, Transcription
+from polydraft.modalities.transcription.segments import QualityThresholds
 from polydraft.modalities.transcription.sound import SoundSource, open_sound
 
 if TYPE_CHECKING:
@@ -62,13 +63,33 @@ class SoundBuffer(Protocol):
 AnyBuffer = TypeVar("AnyBuffer", bound=SoundBuffer)
 
 
+class TranscriptionRequestOptions(TypedDict, total=False):
+    """Keyword arguments of a call of a pipeline that transcribes; `transcribe` documents them."""
+
+    language: str | None
+    task: str
+    timestamps: bool | None
+    initial_prompt: str | None
+    condition_on_previous: bool
+    hypothesis: str | None
+    batch_size: int
+    word_timestamps: bool
+    speculative: bool
+    method: str | None
+    seed: int
+    temperature: float | Sequence[float] | None
+    thresholds: QualityThresholds | None
+
+
 class TranscriptionPipeline(Pipeline, Generic[AnyBuffer]):
     """Model that writes down speech, with its weights and its tokenizer; its kind decides how it hears."""
 
     followed_fields = LENGTH_FIELDS
     target_model: Any
 
-    def __call__(self, audio: SoundSource, *, on_step: OnStep | None = None, **options: Any) -> Transcription:
+    def __call__(
+        self, audio: SoundSource, *, on_step: OnStep | None = None, **options: Unpack[TranscriptionRequestOptions]
+    ) -> Transcription:
         """Transcribe a recording, with the arguments of `transcribe` except model, drafter, device and dtype."""
         on_step = to_optional(to_callback, "on_step", on_step)
         stream = self.stream(audio, **options)
@@ -77,7 +98,7 @@ class TranscriptionPipeline(Pipeline, Generic[AnyBuffer]):
                 on_step(step)
         return stream.result()
 
-    def stream(self, audio: SoundSource, **options: Any) -> TranscriptionStream:
+    def stream(self, audio: SoundSource, **options: Unpack[TranscriptionRequestOptions]) -> TranscriptionStream:
         """Return an iterator over steps with the text so far, with the arguments of `transcribe`.
 
         It may be left at any time; its `result()` is what has been decoded so far.

@@ -22,12 +22,13 @@ from polydraft.core.drafters.network.draft_model import VocabMapping
 from polydraft.core.drafters.network.encoder_decoder import EncoderDecoderDraftModel
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.target.encoder_decoder import EncoderDecoderTarget
+from polydraft.modalities.given_drafters import tokenizer_in
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.transcription.detection import build_manifest
 from polydraft.modalities.transcription.features import LogMel
 from polydraft.modalities.transcription.tokens import TASKS, ControlTokens
-from polydraft.modalities.vocab_mapping import load_tokenizer, map_vocabularies
-from polydraft.modalities.weights import load_pretrained, read_weights
+from polydraft.modalities.vocab_mapping import map_vocabularies
+from polydraft.modalities.weights import load_pretrained
 
 KIND = "lm"  # of drafter: an independent model
 ENCODER_FIELDS = (
@@ -86,7 +87,9 @@ def features_of(card: ModelCard) -> LogMel:
         UnsupportedMethod: the draft model hears windows of another length.
     """
     settings = LogMel.from_folder(card.target)
-    if KIND not in card.drafters or not is_draft_model(folder := card.path / card.manifest["drafters"][KIND]):
+    if KIND not in card.drafters or card.loaded_drafter is not None:  # a loaded one writes text and hears nothing
+        return settings
+    if not is_draft_model(folder := card.path / card.manifest["drafters"][KIND]):
         return settings
     draft = LogMel.from_folder(folder)
     if (draft.chunk_frames, draft.hop_length) != (settings.chunk_frames, settings.hop_length):
@@ -128,10 +131,10 @@ def load_draft_model(
     if not has_encoder:  # so that its memory is free
         model.base_model.encoder = nn.Identity()
     sizes = target.config.vocab_size, model.config.vocab_size
-    mapping = map_vocabularies(tokenizer, folder, *sizes)
+    draft_tokenizer = tokenizer_in(folder)
+    mapping = map_vocabularies(tokenizer, draft_tokenizer, *sizes)
     if mapping is None:
         return EncoderDecoderDraftModel(draft_target, None, tuple, has_encoder=has_encoder)
-    draft_tokenizer = read_weights("tokenizer", folder, lambda: load_tokenizer(folder))
     prompts = DraftPrompts(
         ControlTokens.from_config(target.generation_config, tokenizer),
         ControlTokens.from_config(model.generation_config, draft_tokenizer), mapping,

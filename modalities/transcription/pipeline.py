@@ -32,7 +32,8 @@ from polydraft.core.sampling.sampler import Sampler
 from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.core.target.encoder_decoder import ENCODER_INPUT, EncoderDecoderTarget, EncoderInput
 from polydraft.modalities.generation_config import build_constraints
-from polydraft.modalities.loading import Drafters, cached_pipeline
+from polydraft.modalities.given_drafters import Drafter, Drafters
+from polydraft.modalities.loading import cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import expand_seeds, synchronized
 from polydraft.modalities.transcription.base import TranscriptionPipeline
@@ -177,11 +178,11 @@ class WhisperPipeline(TranscriptionPipeline[LogMelStream]):
 
     def load_drafter_network(self, kind: str, folder: Path) -> Any:
         """Load a small model that transcribes, or a drafter of any other kind."""
-        if kind == KIND and is_draft_model(folder):
+        if kind == KIND and self.card.loaded_drafter is None and is_draft_model(folder):
             return load_draft_model(self.target_model, self.tokenizer, folder, self.device, self.dtype)
         return super().load_drafter_network(kind, folder)
 
-    def with_drafter(self, drafter: str | Path) -> Self:
+    def with_drafter(self, drafter: Drafter) -> Self:
         other = super().with_drafter(drafter)
         other.log_mel = features_of(other.card)
         return other

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import torch
 from PIL import Image
@@ -29,8 +29,9 @@ from polydraft.core.model.decoder import attention_window_fns
 from polydraft.core.sampling.params import MAX_TOKENS, SamplingParams
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.generation_config import LENGTH_FIELDS, length_limits, resolve_eos_token_ids
+from polydraft.modalities.given_drafters import Drafters
 from polydraft.modalities.image_io import ImageInput
-from polydraft.modalities.loading import Drafters, cached_pipeline
+from polydraft.modalities.loading import cached_pipeline
 from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, parse_seeds, synchronized
 from polydraft.modalities.prompt_ids import check_embedded_ids
@@ -139,6 +140,23 @@ def check_chat_arguments(
     return stops
 
 
+class ChatRequestOptions(TypedDict, total=False):
+    """Keyword arguments of a call of a pipeline that answers; `chat` documents them."""
+
+    messages: Sequence[Any] | None
+    speculative: bool
+    method: str | None
+    seed: int | Sequence[int]
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float | None
+    max_new_tokens: int | None
+    min_new_tokens: int
+    max_pixels: int | None
+    stop: str | Sequence[str] | None
+
+
 class ChatPipeline(Pipeline):
     """Model that answers questions; its kind decides what a prompt may hold besides text."""
 
@@ -194,7 +212,7 @@ class ChatPipeline(Pipeline):
 
     def __call__(
         self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
-        on_step: OnStep | None = None, **options: Any,
+        on_step: OnStep | None = None, **options: Unpack[ChatRequestOptions],
     ) -> ChatResult:  # fmt: skip
         """Answer questions, with the arguments of `chat` except model, device and dtype."""
         on_step = to_optional(to_callback, "on_step", on_step)

@@ -8,6 +8,7 @@ are installed; only families without that backend need torchvision.
 from __future__ import annotations
 
 import math
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -135,5 +136,18 @@ def image_only_processor(name: str, folder: Path) -> Any:
             }
             return [parts.get(part) for part in cls.get_attributes()]
 
-    ImageOnlyProcessor.__name__ = name  # which saving writes down
+        def save_pretrained(self, save_directory: Any, **others: Any) -> Any:
+            """Write the processors that are there."""
+            saved = copy(self)
+            saved.__class__ = PresentParts
+            return super(ImageOnlyProcessor, saved).save_pretrained(save_directory, **others)
+
+    class PresentParts(ImageOnlyProcessor):
+        """Processor that names no part which is None; transformers would save all that are named."""
+
+        @classmethod
+        def get_attributes(cls) -> list[str]:
+            return [part for part in super().get_attributes() if part in ("image_processor", "tokenizer")]
+
+    ImageOnlyProcessor.__name__ = PresentParts.__name__ = name  # which saving writes down
     return ImageOnlyProcessor

@@ -36,7 +36,7 @@ Call = Callable[..., Tensor]  # with further arguments of `generate`; returns id
 
 
 @dataclass(frozen=True)
-class Script:
+class GenerateCalls:
     """A model, and what a script asks it."""
 
     model: PreTrainedModel
@@ -44,7 +44,7 @@ class Script:
     prompt_lens: list[int]  # ids that a call returns before those that it generates
 
 
-def script_of(pipe: Pipeline, data: str | None, limit: int | None, max_new_tokens: int, heat: float) -> Script:
+def script_of(pipe: Pipeline, data: str | None, limit: int | None, max_new_tokens: int, heat: float) -> GenerateCalls:
     """Return calls for a model: questions, descriptions of pictures or transcripts, by its kind.
 
     Args:
@@ -82,7 +82,7 @@ def read_prompts(pipe: ChatPipeline, data: str | None, limit: int | None, max_ne
 
 def answers(
     pipe: ChatPipeline, model: PreTrainedModel, prompts: Sequence[PromptInputs], options: dict[str, Any]
-) -> Script:
+) -> GenerateCalls:
     """Return calls that answer prompts."""
     options = {"pad_token_id": FILLER, "eos_token_id": sorted(pipe.eos_token_ids) or None} | options
     calls, prompt_lens = [], []
@@ -94,12 +94,12 @@ def answers(
         }
         calls.append(call_of(model, inputs | options))
         prompt_lens.append(ids.shape[1])
-    return Script(model, calls, prompt_lens)
+    return GenerateCalls(model, calls, prompt_lens)
 
 
 def transcripts(
     pipe: WhisperPipeline, model: PreTrainedModel, recordings: Sequence[LabelledRecording], options: dict[str, Any]
-) -> Script:
+) -> GenerateCalls:
     """Return calls that transcribe the first window of recordings."""
     extractor = WhisperFeatureExtractor.from_pretrained(pipe.card.target)
     # the budget is the model's own, which transformers does not warn of
@@ -111,7 +111,7 @@ def transcripts(
         sound = recording.audio[: pipe.log_mel.chunk_samples]
         features = extractor(sound, sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
         calls.append(call_of(model, {"input_features": features.to(model.device, model.dtype)} | options))
-    return Script(model, calls, [0] * len(calls))
+    return GenerateCalls(model, calls, [0] * len(calls))
 
 
 @contextmanager

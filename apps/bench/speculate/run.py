@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps.bench.speculate.calls import Script, only_errors_logged, script_of
+from polydraft.apps.bench.speculate.calls import GenerateCalls, only_errors_logged, script_of
 from polydraft.apps.measure import plots, report
 from polydraft.apps.measure.decoding import asked_for
 from polydraft.apps.measure.environment import timed_on
@@ -63,7 +63,7 @@ class CallRun:
 class DraftedCalls:
     """A method that answers the calls of a script, and learns from one to the next until it is renewed."""
 
-    script: Script
+    script: GenerateCalls
     method: str
     drafters: list[str]
     takeover: bool
@@ -82,7 +82,7 @@ class DraftedCalls:
         return replace(run, stats=self.decoding.stats)
 
 
-def timed_call(script: Script, place: int, **mode: Any) -> CallRun:
+def timed_call(script: GenerateCalls, place: int, **mode: Any) -> CallRun:
     """Time a call of a script, after the same call with a budget of one token."""
     call = script.calls[place]
     seconds = []

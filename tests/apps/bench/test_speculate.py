@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polydraft.apps.bench.speculate import run as bench
-from polydraft.apps.bench.speculate.calls import Script, script_of
+from polydraft.apps.bench.speculate.calls import GenerateCalls, script_of
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import load
 
@@ -108,5 +108,5 @@ def test_first_token_is_timed_apart() -> None:
         budgets.append(mode.get("max_new_tokens"))
         return torch.arange(9)[None]
 
-    run_ = bench.timed_call(Script(torch.nn.Linear(1, 1), [call], [4]), 0)  # type: ignore[arg-type]
+    run_ = bench.timed_call(GenerateCalls(torch.nn.Linear(1, 1), [call], [4]), 0)  # type: ignore[arg-type]
     assert budgets == [1, None] and run_.ids.tolist() == [4, 5, 6, 7, 8]
