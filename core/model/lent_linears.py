@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 
 from polydraft.core.model.linear import PackedLinear, PackedLinearGroup, fusable_groups, is_supported_linear
@@ -28,7 +29,8 @@ class InPlaceLinearGroup(PackedLinearGroup):
 
     def pack(self) -> None:
         """Point to the members' weights, which may be trained or replaced while they are not lent."""
-        self.trainable_parameters, self.packed_versions = [], []
+        self.trainable_parameters: list[dict[str, nn.Parameter | None]] = []
+        self.packed_versions: list[tuple[int, torch.dtype]] = []
         self.weight = InPlaceWeight(self.native, *self.weights_and_biases())
 
     def weights_and_biases(self) -> tuple[list[Tensor], list[Tensor]]:

@@ -72,7 +72,7 @@ class PanelWeight(NativeWeight):
         padded = torch.cat([F.pad(weight, (0, -self.inputs % PANEL, 0, -len(weight) % PANEL)) for weight in weights])
         panels = padded.view(-1, PANEL, padded.shape[1] // pair, pair)
         self.panels: Tensor = panels.transpose(1, 2).contiguous()  # [panels, K / pair, PANEL, pair]
-        self.matrix = Matrix(self.panels.data_ptr(), self.bias_address, len(panels), padded.shape[1])
+        self.matrix: Matrix = Matrix(self.panels.data_ptr(), self.bias_address, len(panels), padded.shape[1])
 
     def unpacked(self) -> list[Tensor]:
         flat = self.panels.transpose(1, 2).reshape(len(self.panels) * PANEL, -1)[:, : self.inputs]
@@ -90,7 +90,7 @@ class InPlaceWeight(NativeWeight):
         super().__init__(library, weights, biases)
         self.weights: list[Tensor]
         self.lines: Tensor = torch.empty(len(self.used), dtype=torch.long)  # [panels] addresses of their first lines
-        self.matrix = Matrix(
+        self.matrix: Matrix = Matrix(
             None, self.bias_address, len(self.lines), self.inputs + -self.inputs % PANEL, self.lines.data_ptr(),
             self.used.data_ptr(), self.inputs,
         )  # fmt: skip

@@ -23,11 +23,11 @@ FORMAT, VERSION = "polydraft-measured-costs", 1
 FILE = "measured.json"
 WAYS = ("plain", "drafted")
 SECONDS, COUNT = NumberRange(float, 0, 1e6), NumberRange(int, 1)
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "shape": str, "dtype": str, "machine": str, "prompt": COUNT, "weights_bytes": NumberRange(float, 0),
     "row_bytes": NumberRange(float, 0), "ways": dict, "environment": dict,
 }  # fmt: skip
-WAY_FIELDS = {
+WAY_FIELDS: dict[str, Any] = {
     "method": str, "max_rows": NumberRange(int, 1, 4096), "steps": list, "join_seconds": SECONDS,
     "publish_seconds": SECONDS, "outside_seconds": SECONDS,
     "tokens": list[COUNT],  # type: ignore[valid-type]

@@ -143,7 +143,7 @@ def run(
     if not counting:
         raise InvalidArgument(f"{data} holds one call, which warms up; give at least two.")
     drafters = [str(pipe.card.path / folder) for folder in pipe.card.manifest["drafters"].values()]
-    contenders = [RoundContender(PEER, lambda place: timed_call(script, place))]
+    contenders: list[RoundContender[int, CallRun]] = [RoundContender(PEER, lambda place: timed_call(script, place))]
     taken_on = timed_on(pipe.device, pipe.dtype)
     # a model that is taken over is no longer transformers' own
     drafted = build_script() if takeover else script
