@@ -408,7 +408,8 @@ def find_named_drafter(card: ModelCard, name: str) -> FoundDrafter:
     options = card.hub_options.for_other_repositories
     folder = hub.ensure_local(place, hub.DESCRIPTION_PATTERNS, options)
     if not is_present(folder / "config.json"):
-        raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
+        problem = "is no drafter's folder" if folder.is_dir() else "is no drafter's folder: it does not exist"
+        raise UnknownModel(f"{folder} {problem}; make one with `polydraft train drafter`.")
     config = read_json(folder / "config.json")
     check_fields(config, {"model_type": str}, folder / "config.json")
     refuse_pickles(folder)

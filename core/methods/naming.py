@@ -80,10 +80,13 @@ class Registry:
         """
         kinds = dict.fromkeys(drafters)  # an iterator can be read only once, and it is needed twice
         if missing := method.missing_requirement(kinds, capabilities):
-            training = ", or train one with `polydraft train drafter`" if method.drafter.drafter_kind else ""
+            giving = (
+                "give one as drafter=, train one with `polydraft train drafter`, or use one of "
+                if method.drafter.drafter_kind else "use one of "
+            )  # fmt: skip
             raise UnsupportedMethod(
-                f"method {method.name!r} needs {missing} and {model} has none; use one of "
-                f"{format_names(self.available(kinds, capabilities))}{training}."
+                f"method {method.name!r} needs {missing} and {model} has none; {giving}"
+                f"{format_names(self.available(kinds, capabilities))}."
             )
 
     def build(self, method: MethodSpec, context: MethodContext) -> tuple[Drafter, Verifier]:
@@ -150,10 +153,11 @@ class Registry:
         # the type of drafts may depend on parameters: a tree of width 1 is a chain
         draft_type = method.drafter.draft_type(default_params(method.drafter) | method.drafter_params)
         if not can_verify(method.verifier, draft_type):
-            usable = ", ".join(spec.name for spec in self.verifiers.values() if can_verify(spec, draft_type))
+            usable = [spec.name for spec in self.verifiers.values() if can_verify(spec, draft_type)]
+            is_alone = usable == [method.drafter.default_verifier]
+            remedy = "use it without a rule" if is_alone else f"with it use one of {', '.join(usable)}"
             raise UnsupportedMethod(
-                f"{method.verifier.name!r} cannot verify the drafts of {method.drafter.name!r}; with it use one of "
-                f"{usable}."
+                f"{method.verifier.name!r} cannot verify the drafts of {method.drafter.name!r}; {remedy}."
             )
         return method
 

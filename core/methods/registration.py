@@ -23,6 +23,7 @@ from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.methods.continuous import LATENTS
 from polydraft.core.methods.drafters import DRAFTERS
+from polydraft.core.methods.plugin_checks import with_checked_drafts
 from polydraft.core.methods.spec import (
     CODEBOOK,
     HYPOTHESES,
@@ -99,12 +100,13 @@ def register_drafter(
 
     def register(drafter_class: type[AnyDrafter]) -> type[AnyDrafter]:
         check_class("drafter", drafter_class, (Drafter,))
+        check_call(drafter_class, "draft", ("state", "drafter_state", "sampler", "noise"))
         values = check_entry(name, summary, parameters, requirement, drafter_class)
         kinds = sorted({spec.drafter_kind for spec in DRAFTERS.entries.values()} - {""})
         check_choice("draft_type", draft_type, DRAFT_TYPES)
         check_choice("drafter_kind", drafter_kind, ("", *kinds))
         spec = DrafterSpec(
-            name, summary, to_string("paper", paper), class_builder(drafter_class), lambda values: draft_type,
+            name, summary, to_string("paper", paper), drafter_builder(name, drafter_class), lambda values: draft_type,
             drafter_kind=drafter_kind, requirement=requirement, is_tunable=False,
             deviation=to_string("deviation", deviation), parameters=values,
         )  # fmt: skip
@@ -158,6 +160,8 @@ def register_rule(
 
     def register(rule_class: type[AnyRule]) -> type[AnyRule]:
         check_class("rule", rule_class, (TokenMatchRule, RatioRule))
+        if issubclass(rule_class, TokenMatchRule):
+            check_call(rule_class, "matches", ("p", "target_ids", "draft_ids", "draws"))
         values = check_entry(name, summary, parameters, requirement, rule_class)
         if getattr(rule_class, "exact", False):
             raise InvalidArgument(
@@ -193,6 +197,12 @@ def class_builder(method_class: type) -> Callable[[MethodContext, ParamValues], 
     return lambda context, values: method_class(**values)
 
 
+def drafter_builder(name: str, drafter_class: type) -> Callable[[MethodContext, ParamValues], Any]:
+    """Return a function that builds a drafter whose drafts are checked."""
+    build = class_builder(drafter_class)
+    return lambda context, values: with_checked_drafts(build(context, values), name, context.target.num_token_ids)
+
+
 def check_entry(
     name: str, summary: str, parameters: Mapping[str, Parameter] | None, requirement: str, method_class: type
 ) -> dict[str, Parameter]:
@@ -209,6 +219,17 @@ def check_entry(
         check_parameter(key, parameter)
     check_constructor(method_class, values)
     return values
+
+
+def check_call(method_class: type, name: str, arguments: tuple[str, ...]) -> None:
+    """Raise InvalidArgument unless a class's method can be called with these arguments, by position."""
+    try:
+        inspect.signature(getattr(method_class, name)).bind(None, *arguments)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"{method_class.__name__}.{name} takes other arguments ({error}); define it as "
+            f"{name}(self, {', '.join(arguments)})."
+        ) from error
 
 
 def check_name(name: str, forbidden_ending: str = "") -> None:

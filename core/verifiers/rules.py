@@ -16,10 +16,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from polydraft.core.checks.arguments import format_value
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling.filters import fast_topk
 from polydraft.core.sampling.sampler import TokenDistribution
 
@@ -480,6 +483,21 @@ def sample_with_gumbel(probs: Tensor, gumbel: Tensor, greedy: Tensor) -> Tensor:
     return torch.where(greedy, probs.argmax(-1), (probs.log() + gumbel).argmax(-1))
 
 
+def check_matches(rule: Any, matches: Any, draft_ids: Tensor) -> None:
+    """Check what `matches` of a rule returns for the drafted ids `[B, N]`.
+
+    Raises:
+        InvalidArgument: It is no bool tensor of their shape.
+    """
+    if isinstance(matches, Tensor) and matches.dtype == torch.bool and matches.shape == draft_ids.shape:
+        return
+    found = f"{matches.dtype} of shape {tuple(matches.shape)}" if isinstance(matches, Tensor) else format_value(matches)
+    raise InvalidArgument(
+        f"the rule {type(rule).__name__} returned {found}; its `matches` has to return a bool tensor of shape "
+        f"{tuple(draft_ids.shape)}, that of draft_ids."
+    )
+
+
 def tokens_match(
     rule: TokenMatchRule, exact_only: Tensor | None, p: Tensor, target_ids: Tensor, draft_ids: Tensor, draws: Tensor
 ) -> Tensor:
@@ -495,7 +513,9 @@ def tokens_match(
         draft_ids (Tensor): `[...]` drafted tokens.
         draws (Tensor): `[..., num_draws]` additional draws that the rule needs.
     """
-    matches = rule.matches(p, target_ids, draft_ids, draws) & (gather_last(p, draft_ids) > 0)
+    matched = rule.matches(p, target_ids, draft_ids, draws)
+    check_matches(rule, matched, draft_ids)
+    matches = matched & (gather_last(p, draft_ids) > 0)
     if exact_only is not None:
         matches &= ~exact_only[target_ids] & ~exact_only[draft_ids]
     return matches | (draft_ids == target_ids)

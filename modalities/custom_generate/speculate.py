@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -91,8 +92,6 @@ class Speculation:
     `stats` are the statistics of the last call.
     """
 
-    stats: DecodeStats
-
     def __init__(
         self, method: str, drafter: Drafters | None, seed: int | None, guarantee: str,
         on_step: Callable[[StepResult], None] | None, takeover: bool, tokenizer: Any = None,
@@ -107,6 +106,20 @@ class Speculation:
         self.seed: int | None = to_optional(to_integer, "seed", seed, 0, MAX_SEED)
         self.on_step: Callable[[StepResult], None] | None = to_optional(to_callback, "on_step", on_step)
         self.borrowed: BorrowedModel | None = None
+        self.last_stats: DecodeStats | None = None
+
+    @property
+    def stats(self) -> DecodeStats:
+        """Return the statistics of the last call.
+
+        Raises:
+            InvalidArgument: There was none.
+        """
+        if self.last_stats is None:
+            raise InvalidArgument(
+                "nothing has been generated yet; pass this as custom_generate to model.generate first."
+            )
+        return self.last_stats
 
     def __repr__(self) -> str:
         drafters = [str(drafter) for drafter in self.drafters]
@@ -183,8 +196,10 @@ class Speculation:
         """Generate from what `generate` has prepared; arguments as of a call."""
         processors, sampling_params = split_processors(logits_processor, generation_config.do_sample)
         pipe = self.borrow(model)
-        is_plain = any(needs_plain_decoding(each, input_ids, pipe.vocab_size) for each in processors)
-        spec = self.check_method(pipe, PLAIN if is_plain else self.method)
+        plain_for = [each for each in processors if needs_plain_decoding(each, input_ids, pipe.vocab_size)]
+        if plain_for and self.method != PLAIN:
+            warn_of_plain_decoding(plain_for[0])
+        spec = self.check_method(pipe, PLAIN if plain_for else self.method)
         with pipe.evaluation_mode():
             pipe.check_model()
             prompts = BatchPrompts.from_call(model, input_ids, model_kwargs)
@@ -192,7 +207,7 @@ class Speculation:
                 method = pipe.method(spec)
                 run = GenerateRun(self, method, prompts, processors, stopping_criteria, generation_config, streamer)
                 run.decode(sampling_params)
-        self.stats = DecodeStats.sum_rows(run.stats)
+        self.last_stats = DecodeStats.sum_rows(run.stats)
         sequences = pad_sequences(input_ids, run.generated, run.pad_token_id)
         if streamer is not None:
             streamer.end()
@@ -204,6 +219,16 @@ class Speculation:
         """Return a seed for every row."""
         first = int(torch.randint(2**62, ())) if self.seed is None else self.seed
         return [(first + row) % (MAX_SEED + 1) for row in range(count)]
+
+
+def warn_of_plain_decoding(processor: Any) -> None:
+    """Warn that a call does not draft because of a processor."""
+    name = getattr(processor, "__name__", type(processor).__name__)
+    warnings.warn(
+        f"{name} cannot be called at drafted tokens (it keeps state, reads other rows, or cannot be copied to tell), "
+        "so this call is decoded without drafts; a LogitsProcessor class without state drafts.",
+        stacklevel=2,
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
@@ -22,6 +22,7 @@ from polydraft.apps.data.labelled_recordings import read_aloud, read_recordings
 from polydraft.apps.data.text_prompts import text_prompts
 from polydraft.apps.data.user_requests import build_question_prompts, read_questions
 from polydraft.apps.measure.peers.generate import FILLER, untouched
+from polydraft.apps.measure.peers.whisper import SpeechOptions, WhisperGenerate
 from polydraft.apps.measure.transcription import LabelledRecording
 from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.pipeline import Pipeline
@@ -101,7 +102,7 @@ def transcripts(
     pipe: WhisperPipeline, model: PreTrainedModel, recordings: Sequence[LabelledRecording], options: dict[str, Any]
 ) -> GenerateCalls:
     """Return calls that transcribe the first window of recordings."""
-    extractor = WhisperFeatureExtractor.from_pretrained(pipe.card.target)
+    extractor = WhisperGenerate(pipe, model, SpeechOptions("en", timestamps=False, temperatures=(0.0,))).extractor
     # the budget is the model's own, which transformers does not warn of
     options = {name: value for name, value in options.items() if name != "max_new_tokens"}
     if pipe.control_tokens.languages:

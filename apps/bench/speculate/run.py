@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
@@ -159,8 +160,15 @@ def run(
         "temperature": temperature, "takeover": takeover, "repeats": repeats, "environment": taken_on,
         "methods": [asdict(row) for row in rows],
     }  # fmt: skip
+    notes = [APART]
+    if pipe.dtype.itemsize < torch.float32.itemsize:
+        dtype_name = str(pipe.dtype).removeprefix("torch.")
+        notes.append(
+            f"{dtype_name}: ids part from generate's where logits are equal up to rounding; "
+            "identical is to plain decoding here, and --dtype float32 compares with generate's"
+        )
     sheet = HEADERS, [row.cells() for row in rows]
-    report.tell("speculate", value, [sheet], [APART], lambda: bars(rows), output, json)
+    report.tell("speculate", value, [sheet], notes, lambda: bars(rows), output, json)
 
 
 def row_of(name: str, rounds: list[list[CallRun]], baseline: list[list[CallRun]]) -> HookRow:

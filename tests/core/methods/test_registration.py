@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from polydraft.apps.terminal.listings import list_methods
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Drafter, StatelessDrafter
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
+from polydraft.core.methods.plugin_checks import with_checked_drafts
 from polydraft.core.methods.registration import DRAFT_TYPES
 from polydraft.core.methods.registry import IDS, build, parse
 from polydraft.core.methods.spec import CODEBOOK, MethodContext, Parameter
-from polydraft.core.verifiers.rules import RatioRule, TokenMatchRule, Typical
+from polydraft.core.verifiers.rules import RatioRule, TokenMatchRule, Typical, tokens_match
 from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
 
 from ...plugins import separate_tables
@@ -223,6 +225,43 @@ def test_impossible_rule_is_refused_at_registration(name: str, rule: Any, says: 
     with pytest.raises(InvalidArgument, match=says):
         register_rule(name, summary="a rule")(rule)
     assert list(IDS.verifiers) == before
+
+
+class OtherArguments(TokenMatchRule):
+    def matches(self, p: Any) -> Any:  # type: ignore[override]
+        return p
+
+
+def test_method_with_other_arguments_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"define it as matches\(self, p, target_ids, draft_ids, draws\)"):
+        register_rule("others", summary="x")(OtherArguments)
+
+
+@pytest.mark.parametrize(
+    "draft, says",
+    [
+        (None, "None"),
+        (Draft.from_chain(torch.zeros(2, 3)), "torch.float32"),
+        (Draft.from_chain(torch.zeros(3, 3, dtype=torch.long)), r"shape \(3, 3\)"),
+        (Draft.from_chain(torch.tensor([[1, 9], [1, 10]])), "from 1 to 10; they have to be from 0 to 9"),
+        (Draft.from_chain(torch.tensor([[1, -1], [1, 2]])), "from -1 to 2"),
+    ],
+)
+def test_draft_of_another_form_is_refused(draft: Any, says: str) -> None:
+    drafter = with_checked_drafts(Zeros(), "zeros", 10)
+    drafter.draft = lambda *arguments: draft  # type: ignore[method-assign]
+    checked = with_checked_drafts(drafter, "zeros", 10)
+    with pytest.raises(InvalidArgument, match=f"^drafter 'zeros' returned .*{says}"):
+        checked.draft(SimpleNamespace(tokens=torch.zeros(2, 5)), None, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("matches", [None, torch.ones(2, 3), torch.ones(2, 3, 4, dtype=torch.bool)])
+def test_matches_of_another_form_are_refused(matches: Any) -> None:
+    rule = Always()
+    object.__setattr__(rule, "matches", lambda *arguments: matches)
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(InvalidArgument, match=r"the rule Always returned .* bool tensor of shape \(2, 3\)"):
+        tokens_match(rule, None, torch.ones(2, 3, 4), ids, ids, ids[..., None])
 
 
 def test_rule_of_two_forms_registers_both_or_none() -> None:
