@@ -154,12 +154,20 @@ class Registry:
         draft_type = method.drafter.draft_type(default_params(method.drafter) | method.drafter_params)
         if not can_verify(method.verifier, draft_type):
             usable = [spec.name for spec in self.verifiers.values() if can_verify(spec, draft_type)]
-            is_alone = usable == [method.drafter.default_verifier]
-            remedy = "use it without a rule" if is_alone else f"with it use one of {', '.join(usable)}"
+            remedy = f"with it use one of {', '.join(usable)}"
+            if usable == [method.drafter.default_verifier]:
+                remedy = f"use {method.drafter.name!r} without a rule{self.fitting_drafters(method.verifier)}"
             raise UnsupportedMethod(
                 f"{method.verifier.name!r} cannot verify the drafts of {method.drafter.name!r}; {remedy}."
             )
         return method
+
+    def fitting_drafters(self, verifier: VerifierSpec) -> str:
+        """Return ", or … with one of …" with the drafters whose drafts a verifier knows, "" if there is none."""
+        names = [
+            spec.name for spec in self.drafters.values() if can_verify(verifier, spec.draft_type(default_params(spec)))
+        ]
+        return f", or {verifier.name!r} with one of {', '.join(names)}" if names else ""
 
 
 def format_names(names: list[str]) -> str:
