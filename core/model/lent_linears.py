@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from polydraft.core.model.linear import PackedLinear, PackedLinearGroup, fusable_groups, is_supported_linear
 from polydraft.core.native.library import Library, library
@@ -32,16 +32,6 @@ class InPlaceLinearGroup(PackedLinearGroup):
         self.trainable_parameters: list[dict[str, nn.Parameter | None]] = []
         self.packed_versions: list[tuple[int, torch.dtype]] = []
         self.weight = InPlaceWeight(self.native, *self.weights_and_biases())
-
-    def weights_and_biases(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the members' weights, and their biases: zeros for a member without one, none if no member has one."""
-        weights = [member.weight.detach() for member in self.members]
-        if all(member.bias is None for member in self.members):
-            return weights, []
-        return weights, [
-            weight.new_zeros(len(weight)) if member.bias is None else member.bias.detach()
-            for member, weight in zip(self.members, weights, strict=True)
-        ]
 
     def refresh(self) -> None:
         """Point to the members' present weights and biases; what points to `weight` stays valid."""

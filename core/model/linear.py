@@ -50,11 +50,20 @@ class PackedLinearGroup:
         # are kept instead of weights, since a conversion of the module may replace the weight.
         self.trainable_parameters: list[dict[str, nn.Parameter | None]]
         self.trainable_parameters = [member._parameters for member in self.members if not member.weight.is_inference()]
-        weights = [member.weight.detach() for member in self.members]
-        biases = [member.bias.detach() for member in self.members if member.bias is not None]
+        weights, biases = self.weights_and_biases()
         self.weight: PackedWeight
         self.packed_versions: list[tuple[int, torch.dtype]]
         self.weight, self.packed_versions = pack_weights(weights, biases), self.weight_versions()
+
+    def weights_and_biases(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the members' weights, and their biases: zeros for a member without one, none if no member has one."""
+        weights = [member.weight.detach() for member in self.members]
+        if all(member.bias is None for member in self.members):
+            return weights, []
+        return weights, [
+            weight.new_zeros(len(weight)) if member.bias is None else member.bias.detach()
+            for member, weight in zip(self.members, weights, strict=True)
+        ]
 
     def weight_versions(self) -> list[tuple[int, torch.dtype]]:
         """Return version counter and dtype of every trainable weight and bias; updates and conversions change them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from ctypes import byref
 from functools import lru_cache
@@ -13,7 +14,7 @@ from torch import Tensor
 from polydraft.core.native.library import PANEL, Library, Matrix, Product, memory
 
 
-class NativeWeight:
+class NativeWeight(ABC):
     """Weights of linear layers that read the same tensor; subclasses set `matrix`.
 
     A row's bits depend neither on the number of rows nor on threads.
@@ -40,9 +41,9 @@ class NativeWeight:
         self.bias = pad_biases(biases) if biases else None
         self.bias_address: int | None = None if self.bias is None else self.bias.data_ptr()
 
+    @abstractmethod
     def unpacked(self) -> list[Tensor]:
         """Return the weights in their original layout, `[N, K]` each."""
-        raise NotImplementedError
 
     def product(self, input: Tensor) -> Tensor:
         """Return the outputs of all layers, concatenated: `[..., K]` to `[..., sum of outputs]`."""

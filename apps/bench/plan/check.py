@@ -1,6 +1,6 @@
 """Compare a plan with a live server: clients that wait for answers, and requests that arrive at random.
 
-checks = await check_way(http, "vlm", "drafted", measured.ways["drafted"], rows=8, seconds=12.0)
+checks = await check_way(http, "tiny-vlm", "vlm", "drafted", measured.ways["drafted"], rows=8, seconds=12.0)
 checks[0].ratio
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 
 from polydraft.apps.bench.plan.capacity import ServiceCosts, closed_loop_rate, saturated_rate, simulate
-from polydraft.apps.bench.plan.server_costs import WARM_UP, WINDOWS, requests_of
-from polydraft.apps.bench.serve.load import load, poisson_load
+from polydraft.apps.bench.plan.server_costs import measure_load, requests_of
+from polydraft.apps.bench.serve.load import poisson_load
 from polydraft.apps.bench.serve.run import WAYS
 from polydraft.apps.terminal.terminal import note
 
@@ -50,12 +50,13 @@ def checked_clients(rows: int) -> list[int]:
 
 
 async def check_way(
-    http: httpx.AsyncClient, modality: str, way: str, costs: ServiceCosts, rows: int, seconds: float
+    http: httpx.AsyncClient, model: str, modality: str, way: str, costs: ServiceCosts, rows: int, seconds: float
 ) -> list[LoadCheck]:
     """Measure a running server beside what was predicted for requests that are decoded in one way.
 
     Args:
         http: Client of the server.
+        model: Model that it serves.
         modality: "image", "speech" or "vlm".
         way: One of `WAYS`.
         costs: Costs of the requests.
@@ -65,12 +66,7 @@ async def check_way(
     checks, seeds, plain = [], itertools.count(FIRST_SEED), WAYS[way]
     for clients in checked_clients(rows):
         note(f"check: {way}, {clients} clients")
-        await load(http, requests_of(modality, seeds), clients, plain, {}, WARM_UP * seconds)
-        windows = [
-            await load(http, requests_of(modality, seeds), clients, plain, {}, seconds / WINDOWS)
-            for _ in range(WINDOWS)
-        ]
-        latency = statistics.median(statistics.mean(answer.seconds for _, answer in seen.answers) for seen in windows)
+        latency = (await measure_load(http, model, modality, seeds, clients, plain, seconds)).latency
         rate = closed_loop_rate(costs, rows, clients)
         checks += [
             LoadCheck(way, f"{clients} clients", "requests/s", rate, clients / latency),

@@ -153,7 +153,7 @@ async def measure_server(
         for way in WAYS:
             ways[way] = await measure_way(http, model, modality, way, client_counts(rows), rows, seconds)
             if is_checked:
-                checks += await check_way(http, modality, way, ways[way], rows, seconds)
+                checks += await check_way(http, model, modality, way, ways[way], rows, seconds)
     return ways, checks
 
 

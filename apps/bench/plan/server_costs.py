@@ -93,7 +93,6 @@ async def measure_way(
     loads = []
     for clients in counts:
         note(f"{model}, {way}, {clients} clients")
-        await load(http, requests_of(modality, seeds), clients, WAYS[way], {}, WARM_UP * seconds)
         loads.append(await measure_load(http, model, modality, seeds, clients, WAYS[way], seconds))
     # A request costs much the same beside any number of others; the median forgets a load that was disturbed.
     join, publish = (statistics.median(each.seconds(part) for each in loads) for part in ("join", "publish"))
@@ -112,7 +111,8 @@ async def answer_length(http: httpx.AsyncClient, model: str, modality: str, seed
 async def measure_load(
     http: httpx.AsyncClient, model: str, modality: str, seeds: Iterator[int], clients: int, plain: bool, seconds: float
 ) -> ClientLoad:
-    """Let clients ask for some seconds, and return the window of median latency."""
+    """Let clients ask for some seconds after a warm-up, and return the window of median latency."""
+    await load(http, requests_of(modality, seeds), clients, plain, {}, WARM_UP * seconds)
     windows = []
     for _ in range(WINDOWS):
         before = await read_metrics(http, model)
